@@ -88,7 +88,7 @@ def set_by_user() -> bool:
 
 
 def spinning(threads: int) -> str:
-    """A line for a training in which torch's threads, of this number, spin on cores of the kernels; empty where they do
+    """Line for a training in which torch's threads, of this number, spin on cores of the kernels. Empty where they do
     not."""
     if threads < 2 or any(_passive) or set_by_user():
         return ""

@@ -30,8 +30,8 @@ OTHERS = 0.02  # of rows may have another choice, where rounding decides
 
 @lru_cache(FUNCTIONS)
 def acting(names: tuple[str, ...]) -> CompiledOutputs:
-    """Policy.act() as what is compiled: of the columns `names`, and the recurrent state after the step, which is 0
-    where the row is masked. valid: None without recurrent state."""
+    """Make the function that is compiled for Policy.act(). It takes the columns `names`, and also returns the recurrent
+    state after the step, which is 0 where the row is masked. valid: None without recurrent state."""
 
     def act(policy: Policy, observation: Any, rnn_state: Any, random: Tensor | None, valid: Any) -> list[Tensor]:
         output = policy.act(observation, rnn_state, random)
@@ -43,7 +43,7 @@ def acting(names: tuple[str, ...]) -> CompiledOutputs:
 
 @lru_cache(1)
 def exploring() -> CompiledOutputs:
-    """QNetwork.explored() as what is compiled: a probability of a random action for each row."""
+    """Make the function that is compiled for QNetwork.explored(): a probability of a random action for each row."""
 
     def explored(policy: Any, observation: Any, random: Tensor, exploration: Tensor) -> list[Tensor]:
         output = policy.explored(observation, None, random, exploration)
@@ -54,7 +54,7 @@ def exploring() -> CompiledOutputs:
 
 @lru_cache(1)
 def evaluating() -> CompiledOutputs:
-    """Policy.value() as what is compiled."""
+    """Make the function that is compiled for Policy.value()."""
 
     def value(policy: Policy, observation: Any, rnn_state: Any) -> list[Tensor]:
         return [policy.value(observation, rnn_state)]
@@ -63,7 +63,7 @@ def evaluating() -> CompiledOutputs:
 
 
 def next_rows(collector: InlineCollector) -> tuple[Any, ...]:
-    """Arguments of acting() for the collector's next rows, but for their draws."""
+    """Arguments of acting() for the collector's next rows, without their draws."""
     policy, rollout = collector.policy, collector.rollout
     seen = tree_map(lambda x: x[0], rollout.observation)
     draws = torch.empty(rollout.num_envs, policy.num_draws, device=rollout.device)
@@ -71,8 +71,8 @@ def next_rows(collector: InlineCollector) -> tuple[Any, ...]:
 
 
 def sample(collector: InlineCollector) -> tuple[Any, ...]:
-    """Arguments of acting() that a program is compared on: the collector's next rows, several times where they are few.
-    Their number is the collector's otherwise, by which act() may choose."""
+    """Arguments of acting() on which a program is compared: the collector's next rows. Few rows are repeated; otherwise
+    their number is the collector's, since act() may choose by it."""
     policy, rollout, envs = collector.policy, collector.rollout, collector.rollout.num_envs
     rows = torch.arange(envs if envs >= FEW else SAMPLE, device=rollout.device) % envs
     seen, state = (tree_map(lambda x: x[rows], x) for x in (rollout.observation[0], collector.rnn_state))
@@ -81,8 +81,8 @@ def sample(collector: InlineCollector) -> tuple[Any, ...]:
 
 
 def evaluation_of(collector: InlineCollector) -> Program | None:
-    """The program of the policy's value(), whose calls may evaluate some of the rows; None where there is none, or
-    where the algorithm did not declare values."""
+    """Program of the policy's value(), which may be called for some of the rows. None where there is none, or where the
+    algorithm did not declare values."""
     if "value" not in collector.rollout.columns:
         return None
     seen = tree_map(lambda x: x[0], collector.rollout.observation)
@@ -132,7 +132,7 @@ class CompiledOutputs(CompiledLoss):
 
 
 def _others(value: Any, generator: torch.Generator) -> Any:
-    """Other numbers of the same kind in place of an argument's: draws and flags are exchanged among rows."""
+    """Replace the numbers of an argument by others of the same kind: draws and flags are exchanged among rows."""
     if isinstance(value, Tensor):
         new = value[torch.randperm(len(value), generator=generator).to(value.device)]
         inside = bool(((new >= 0) & (new < 1)).all())
@@ -143,7 +143,7 @@ def _others(value: Any, generator: torch.Generator) -> Any:
 
 
 def _far(wanted: Sequence[Tensor], found: Sequence[Tensor]) -> str | None:
-    """The first output that is not near, in rows where choices are the same."""
+    """Name of the first output that is not near, in rows where choices are the same."""
     same = torch.ones(len(wanted[0]), dtype=torch.bool, device=wanted[0].device)
     for one, other in zip(wanted, found, strict=True):
         if not one.is_floating_point():

@@ -38,8 +38,8 @@ _gradients: Bound[GradientCall] = Bound()
 
 
 def compiled(loss: Loss, unit: int, size: int) -> CompiledLoss:
-    """A loss of minibatches of so many rows, in sequences of `unit` rows, as what is compiled: it takes, besides the
-    loss' arguments, the weight of a valid row."""
+    """Make the function that is compiled for a loss of minibatches of so many rows, in sequences of `unit` rows.
+    Besides the loss's arguments it takes the weight of a valid row."""
     return _compiled(loss, unit, size <= BY_WEIGHTS)
 
 
@@ -58,13 +58,13 @@ def _compiled(loss: Loss, unit: int, by_weights: bool) -> CompiledLoss:
 
 
 def computed(returned: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """The result of a loss, with each metric as a tensor that the program computes, a setting too."""
+    """Result of a loss, with each metric as a tensor that the program computes, also a metric that is a setting."""
     loss, metrics = loss_and_metrics(returned)
     return loss, {name: x if x.dim() else x * 1.0 for name, x in metrics.items()}
 
 
 def _units(columns: Mapping[str, Any], unit: int) -> dict[str, Any]:
-    """Columns [R, ...] as sequences [R / unit, unit, ...]; as they are for a unit of 1."""
+    """View columns [R, ...] as sequences [R / unit, unit, ...]. Unchanged for a unit of 1."""
     if unit == 1:
         return columns if isinstance(columns, dict) else {**columns}
     return {name: tree_map(lambda x: x.unflatten(0, (-1, unit)), part) for name, part in columns.items()}
@@ -77,7 +77,8 @@ def _first(columns: Mapping[str, Any], count: int) -> dict[str, Any]:
 def _program(
     loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, config: Any, reduce: Reduce = one_learner
 ) -> Any:
-    """The program of a loss for `size` rows of these columns, or why there is none. reduce: see CompiledLoss.find()."""
+    """Program of the loss for `size` rows of these columns, or the reason why there is none. reduce: see
+    CompiledLoss.find()."""
     unit = policy.sequence_length
     if inspect.ismethod(loss):
         return "its loss is a method of an object that changes; a staticmethod (policy, batch, config) is compiled"
@@ -142,7 +143,7 @@ def serves(
 
 
 def _fits(order: Tensor, rows: int) -> bool:
-    """True if an order is int64 [epochs, R], in memory as it is, and has rows 0 to R - 1 alone."""
+    """Tell whether an order is contiguous int64 [epochs, R] that has rows 0 to R - 1 alone."""
     if order.dim() != 2 or not order.numel() or not fits(order, torch.int64, len(order), rows):
         return False
     return order.is_contiguous() and int(order.numpy().view(np.uint64).max()) < rows  # a negative number is a large one
@@ -192,7 +193,7 @@ def learn_minibatches(
 
 
 def last(loss: Loss, policy: Policy, order: Tensor, number: int) -> Program:
-    """The program that serves() gave this thread last for these minibatches."""
+    """Program that serves() gave this thread last for these minibatches."""
     return compiled(loss, policy.sequence_length, _size(order, number, policy.sequence_length)).last
 
 
@@ -235,7 +236,7 @@ def _values(program: Program, policy: Policy, columns: Mapping[str, Any], config
 
 
 def _shares(valid: Tensor, order: Tensor, number: int, size: int, reduce: Reduce) -> Tensor:
-    """The weight of a valid row in each minibatch, from the number of them that it has at all learners."""
+    """Weight of a valid row in each minibatch, from the number of valid rows of all learners."""
     if size_of(reduce) == 1 and all(x.device.type == "cpu" and x.is_contiguous() for x in (valid, order)):
         return shares(valid, order, size)
     rows = valid[order[:, : size * number]].view(-1, size).sum(1)

@@ -1,8 +1,8 @@
-"""hr.compile(): a loss in plain PyTorch, computed with its gradients by machine code that is made of it.
+"""Compilation of losses, hr.compile(): a loss in plain PyTorch is computed with its gradients by machine code.
 
-The plain function stays what is right: it runs where the loss cannot be compiled, and the first results of a compiled
-one are compared with it. What was compiled serves as long as the code, the modules and the settings that the trace read
-are what they were.
+The plain function remains the reference: it runs where the loss cannot be compiled, and the first results of a compiled
+loss are compared with it. A program serves as long as the code, the modules and the settings that the trace read are
+unchanged.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class CompiledLoss:
         return found if isinstance(found, str) else None
 
     def _arguments(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """All arguments in the order of the plain function's, and those that it takes as **kwargs. Raises TypeError for
-        those that it does not take."""
+        """Sort a call's arguments into those in the order of the plain function's, and those that it takes as **kwargs.
+        Raises TypeError for those that it does not take."""
         if not named and not self._alone:
             return given, {}
         bound = inspect.signature(self._given).bind(*given, **named)
@@ -119,7 +119,8 @@ class CompiledLoss:
         few: Callable[[], tuple[Any, ...]] | None,
         rows: int | None,
     ) -> Program | str | None:
-        """The program that was made for such arguments, or why there is none; None where that is to be found out."""
+        """Program that was made for such arguments, or the reason why there is none. None where neither is known
+        yet."""
         if tries.given_up:
             return tries.given_up
         for program in self._programs:
@@ -136,7 +137,7 @@ class CompiledLoss:
         return None
 
     def _make(self, arguments: tuple[Any, ...], tries: Tries, rows: int | None) -> Program | str:
-        """A program for arguments that none serves so far, or why there is none."""
+        """Make a program for arguments that none serves so far. Returns it, or the reason why there is none."""
         from headrace.kernels.rows.reasons import NotRows, of_compiler
 
         tries.fresh = True
@@ -172,7 +173,8 @@ class CompiledLoss:
         return program
 
     def _agreed(self, found: Program | str, beyond: str, tries: Tries, reduce: Reduce) -> Program | str:
-        """The program, if all learners have found one; else why not. beyond: why not for these numbers."""
+        """Program, if all learners have found one; otherwise the reason why not. beyond: the reason why not for these
+        numbers."""
         asks = tries.fresh or (not isinstance(found, str) and found.is_wide)
         if size_of(reduce) == 1 or not asks:
             return beyond or found
@@ -186,7 +188,7 @@ class CompiledLoss:
 
     @property
     def last(self) -> Program:
-        """The program that find() gave this thread last: for who has asked it about the same arguments."""
+        """Program that find() gave this thread last. The caller must have called find() for the same arguments."""
         return self._last.found  # type: ignore[no-any-return]
 
     def _conditions(self, arguments: tuple[Any, ...], tries: Tries) -> Conditions:
@@ -196,7 +198,7 @@ class CompiledLoss:
         return Conditions(self.plain, arguments, tries, by_weights=self.by_weights)
 
     def _program(self, arguments: tuple[Any, ...], first: Conditions, again: bool = False) -> Program:
-        """A program for these arguments; again: traced whatever is on disk."""
+        """Make the program for these arguments. again: trace it even if the disk has it."""
         from headrace.bindings.compiled.loss_program import Program
 
         return Program(self.plain, arguments, self.name, first, again)
@@ -224,7 +226,7 @@ class CompiledLoss:
         return reason
 
     def _add(self, program: Program) -> None:
-        """Make a program the first of those that are known."""
+        """Put a program first among the known ones."""
         others = [own for own in self._programs if own is not program]
         self._programs = [program, *others[: MOST - 1]]
 
@@ -233,7 +235,7 @@ class CompiledLoss:
         return reason
 
     def _differed(self, program: Program, reason: str) -> str:
-        """Refuse what a program was made for: in the run, or for later processes where there is none."""
+        """Refuse the conditions for which a program was made: in the run, or, without a run, for later processes."""
         tries = program.conditions.tries
         tries.refuse(program.digest, reason)
         if tries.run is None:
@@ -242,12 +244,12 @@ class CompiledLoss:
         return self._refuse(program.conditions, reason)
 
     def _met(self, tries: Tries) -> list[Conditions]:
-        """Conditions that are known of a module's calls."""
+        """Known conditions of a module's calls."""
         known = [program.conditions for program in self._programs] + [conditions for conditions, _ in self._refused]
         return [conditions for conditions in known if conditions.tries is tries]
 
     def _tries_of(self, arguments: tuple[Any, ...]) -> Tries:
-        """The Tries for a call's first module: a loss of many modules is compiled for each."""
+        """Tries for a call's first module: a loss of many modules is compiled for each."""
         owner = next((x for x in arguments if isinstance(x, nn.Module)), self)
         found, run = self._tries.get(owner), active_run()
         if found is None or (run is not None and found.run is not run):
@@ -255,7 +257,8 @@ class CompiledLoss:
         return found
 
     def _gives_up(self, tries: Tries, arguments: tuple[Any, ...]) -> str:
-        """Count a program; say why no further one is made where they take longer than they save."""
+        """Count a program. Returns the reason why no further one is made, if programs take longer to make than they
+        save."""
         if tries.made < TRIES + tries.calls // CALLS:
             tries.made += 1
             return ""
@@ -272,7 +275,7 @@ class CompiledLoss:
         few: Callable[[], tuple[Any, ...]] | None,
         rows: int | None,
     ) -> Program | str:
-        """The program; compared with the plain loss once more at a later call, and at the first of another number of
+        """Program, compared with the plain loss once more at a later call, and at the first call with another number of
         rows, by which the loss may choose."""
         if program.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return program
@@ -294,7 +297,8 @@ class CompiledLoss:
 
 
 def _in_order(plain: Callable[..., Any], alone: Sequence[str]) -> Callable[..., Any]:
-    """A function that takes the arguments `alone`, which the plain one takes by name alone, after the others."""
+    """Make a function that takes the arguments `alone`, which are keyword-only in the plain function, after the
+    others."""
     if not alone:
         return plain
 
@@ -312,7 +316,8 @@ def _in_order(plain: Callable[..., Any], alone: Sequence[str]) -> Callable[..., 
 
 
 def _names_alone(plain: Callable[..., Any]) -> list[str]:
-    """The arguments that a function takes by name alone; of a functools.partial, what it is given has its place."""
+    """Names of a function's keyword-only arguments. None for a functools.partial, which gives its arguments their
+    places."""
     if isinstance(plain, partial):
         return []
     try:
@@ -323,8 +328,8 @@ def _names_alone(plain: Callable[..., Any]) -> list[str]:
 
 
 def count_again(programs: Sequence[Program]) -> bool:
-    """Count another call of programs for the arguments for which find() gave them in this moment; False, and nothing is
-    counted, where find() has to be asked again, as for a comparison."""
+    """Count another call of the programs that find() has given for these arguments in this moment. False, without a
+    count, where find() has to be called again, as for a comparison."""
     if any(program.is_wide or program.use.calls + 1 == LOOK_AGAIN for program in programs):
         return False
     for program in programs:

@@ -49,8 +49,8 @@ class CompiledObjective(CompiledLoss):
         return Conditions(self.plain, arguments, tries, learns=learns)
 
     def columns(self, program: Program, values: Sequence[Tensor]) -> Rows:
-        """Columns that the loss gives to those that follow: memory for each, with numbers of the first minibatch that
-        the program was asked for."""
+        """Memory for the columns that the loss gives to later losses, with the numbers of the first minibatch for which
+        the program was made."""
         if program not in self._columns:
             named = program.arranged([i for i, result in enumerate(program.results) if result.is_metric])
             wanted = {name: i for name, i in named.items() if program.with_rows[i] and name != TD_ERROR}
@@ -64,7 +64,7 @@ _learners: Bound[ObjectiveLearner] = Bound()
 
 
 def _of_sequences(loss: OffPolicyLoss, unit: int) -> OffPolicyLoss:
-    """A loss of rows as one of sequences of so many rows, whose metrics are tensors."""
+    """Make a loss of sequences of so many rows from a loss of rows. Its metrics are tensors."""
 
     def of_sequences(networks: Any, batch: Rows, config: Any) -> tuple[Tensor, dict[str, Tensor]]:
         if unit == 1:
@@ -80,7 +80,7 @@ def _of_sequences(loss: OffPolicyLoss, unit: int) -> OffPolicyLoss:
 
 
 def _of(objective: Objective, unit: int) -> CompiledObjective:
-    """The objective's loss as what is compiled, of sequences of so many rows."""
+    """Make the function that is compiled for the objective's loss, of sequences of so many rows."""
     known = _compiled.setdefault(objective.optimizers[0], {})
     key = objective.loss, unit, *map(id, objective.optimizers)
     if key not in known:
@@ -89,7 +89,7 @@ def _of(objective: Objective, unit: int) -> CompiledObjective:
 
 
 def _rows(batches: Batch, random: Tensor, g: int, unit: int) -> Rows:
-    """Minibatch g, as losses are given it, or in sequences of so many rows."""
+    """Rows of minibatch g in the form that losses take, or in sequences of so many rows."""
     columns = batches._asdict() | ({"random": random} if random.shape[-1] else {})
     del columns["rows"]  # places in the ring
     rows = {name: tree_map(lambda x: x[g], column) for name, column in columns.items()}
@@ -101,7 +101,7 @@ def _rows(batches: Batch, random: Tensor, g: int, unit: int) -> Rows:
 def programs_of(
     objectives: Sequence[Objective], networks: Learned, rows: Rows, config: Any, reduce: Reduce = one_learner
 ) -> tuple[list[Program], list[Rows]] | str:
-    """The programs of the losses, each with what its loss gives to those that follow; or why there are none. reduce:
+    """Programs of the losses, each with what its loss gives to later losses; or the reason why there are none. reduce:
     see CompiledLoss.find()."""
     programs: list[Program] = []
     columns: list[Rows] = []
@@ -121,7 +121,7 @@ def programs_of(
 def arguments_of(
     networks: Learned, minibatches: Sequence[Rows], columns: Sequence[Rows], config: Any
 ) -> list[list[tuple[Any, ...]]]:
-    """The arguments of each loss, for each minibatch. columns: what each loss gives to those that follow."""
+    """Arguments of each loss, for each minibatch. columns: what each loss gives to later losses."""
     found = list[list[tuple[Any, ...]]]()
     for own in columns:
         found.append([(networks, rows, config) for rows in minibatches])

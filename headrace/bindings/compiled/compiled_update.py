@@ -1,8 +1,8 @@
-"""PPO's whole update where its loss is compiled: advantages, returns and the order of rows in one call, all gradient
-steps in another.
+"""Update of PPO with a compiled loss: advantages, returns and the order of rows in one call, all gradient steps in
+another.
 
-The plain function is headrace.algorithms.on_policy.process_and_learn. Where rollouts are short, what Python runs
-between the parts of an update takes longer than learning.
+The plain function is headrace.algorithms.on_policy.process_and_learn. For short rollouts, Python's work between the
+parts of an update takes longer than learning.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ANNOUNCEMENT = "compiling advantages and the order of rows (once, about 2 s) ...
 
 
 class _Update:
-    """Targets and the order of rows of one rollout for one configuration, while its columns lie where they lie.
+    """Targets and the order of rows of one rollout for one configuration, while its columns' addresses are the same.
 
     columns: of the loss, all rows, as look() found them. order, shares: see Processing.
     """
@@ -82,7 +82,7 @@ class _Update:
         self.counter = self.call.slot(0, Processing._fields.index("counter"))
 
     def look(self, policy: Policy, rollout: Rollout) -> dict[str, Any]:
-        """The columns, as headrace.algorithms.ppo.learn makes them."""
+        """Find the columns, as headrace.algorithms.ppo.learn makes them."""
         rows, steps = policy.rows, rollout.num_steps
         self.columns = {
             "inputs": policy.inputs(rollout),
@@ -96,7 +96,7 @@ class _Update:
         return self.columns
 
     def found(self, program: Program, policy: Policy, rollout: Rollout) -> None:
-        """Note the program that serves, and in a moment of core.looking, that it does until the moment is over."""
+        """Note the program that serves, and that it serves until the moment (core.looking) is over."""
         self.program, self.moment = program, None
         if (now := moment()) is not None:
             before, again = self._lie(), self.columns
@@ -109,7 +109,7 @@ class _Update:
         return [x.data_ptr() for _, x in named_tensors(self.columns)]
 
     def serves_still(self) -> bool:
-        """True if nothing can have changed since found(); counts the program's call."""
+        """Tell whether nothing can have changed since found(). Counts the program's call if so."""
         now = moment()
         return now is not None and now is self.moment and count_again([self.program])
 
@@ -123,7 +123,7 @@ _updates: Bound[_Update | None] = Bound()
 
 
 def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
-    """True for PPO's update of a policy and a loss of which there is a program."""
+    """Tell whether this is PPO's update of a policy and a loss that has a program."""
     if not isinstance(algorithm, PPO) or is_adaptive(algorithm.config) or algorithm.policy.sequence_length > 1:
         return False
     if algorithm.intrinsic is not None:
@@ -151,7 +151,7 @@ def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
 
 
 def _made(algorithm: PPO, rollout: Rollout) -> _Update | None:
-    """The update of a rollout; None where the call cannot read it as it lies."""
+    """Make the update of a rollout. None where the call cannot read the rollout's memory."""
     if not _fit(algorithm, rollout):
         return None
     made = _Update(algorithm, rollout)
@@ -160,7 +160,7 @@ def _made(algorithm: PPO, rollout: Rollout) -> _Update | None:
 
 
 def _fit(algorithm: PPO, rollout: Rollout) -> bool:
-    """True if the call can read all that advantages, returns and the order of rows follow from."""
+    """Tell whether the call can read all that advantages, returns and the order of rows depend on."""
     steps, envs = rollout.reward.shape
     floats, flags = (rollout.reward, rollout.value), (rollout.terminated, rollout.truncated, rollout.valid)
     return (

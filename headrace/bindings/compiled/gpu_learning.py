@@ -23,7 +23,7 @@ from headrace.policies.flat_parameters import polyak
 class Call:
     """Calls of a program on minibatches of `rows` rows, `count` of them, each of which has metrics of its own.
 
-    columns: memory for results of which each row has numbers.
+    columns: memory for results that have numbers for each row.
     """
 
     def __init__(self, program: Program, rows: int, count: int, columns: Mapping[str, Tensor] | None = None) -> None:

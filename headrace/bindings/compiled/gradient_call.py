@@ -15,10 +15,10 @@ from headrace.bindings.eligibility import flat_buffer
 
 
 class GradientCall:
-    """A program whose calls add to the gradients of what it learns. `serves` is False where these are not views of one
+    """Program whose calls add to the gradients of what it learns. `serves` is False where these are not views of one
     float32 buffer, or a metric is no float32 scalar.
 
-    program: it is not kept here, and with it a policy, but given to each call. gradients: of its `learned`, in that
+    program: given to each call, not kept here, since it would keep a policy. gradients: of its `learned`, in that
     order. rows: of all calls.
     """
 

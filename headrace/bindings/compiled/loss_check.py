@@ -1,5 +1,5 @@
-"""A compiled loss compared with the plain function: on the minibatch that is there, and on other numbers, which reach
-the other sides of its comparisons."""
+"""Comparison of a compiled loss with the plain function: on the present minibatch, and on other numbers, for which the
+loss's comparisons give other results."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def _others(program: Any, values: Sequence[Tensor], generator: torch.Generator) 
 
 
 def _varied(column: Tensor, random: Tensor) -> Tensor:
-    """A column scaled at random. Entries that have whole numbers alone keep these: flags, weights, choices. Those
-    between -1 and 1 stay between their extremes, and positive ones positive: a distribution may have no others, and a
-    loss of NaN compares nothing."""
+    """Scale the entries of a column at random. Entries that have only whole numbers keep them: flags, weights, choices.
+    Numbers between -1 and 1 stay between their extremes, and positive ones positive, since a distribution may have no
+    others, and a loss of NaN compares nothing."""
     whole, low, high = (column == column.round()).all(0), column.amin(0), column.amax(0)
     near, positive = ~whole & (low >= -1) & (high <= 1), ~whole & (low >= 0)
     new = torch.where(whole, column, column * (1 + random / 2))
@@ -90,7 +90,7 @@ def _varied(column: Tensor, random: Tensor) -> Tensor:
 def _plain(
     program: Any, arguments: tuple[Any, ...], values: Sequence[Tensor], numbers: Sequence[Tensor], double: bool = False
 ) -> list[Tensor]:
-    """The plain function's loss, gradients and metrics, with other numbers in place of the arguments' own."""
+    """Compute the plain function's loss, gradients and metrics with other numbers instead of the arguments' own."""
     numbers = [x.double() if double and x.is_floating_point() else x.detach().clone() for x in numbers]
     made = standing_in(program.plain, arguments, program.given, values, numbers, floats=False)
     with made as used, torch.enable_grad(), unchecked():
@@ -146,7 +146,7 @@ def _as_good(
     wanted: Sequence[Tensor],
     found: Sequence[Tensor],
 ) -> bool:
-    """True if the compiled loss is about as far from its result in float64 as plain PyTorch's in float32 is."""
+    """Tell whether the compiled loss is about as close to its result in float64 as plain PyTorch's in float32 is."""
     try:
         exact = _plain(program, arguments, values, numbers, double=True)
     except (RuntimeError, TypeError, ValueError):  # it does not run in float64

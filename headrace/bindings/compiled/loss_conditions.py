@@ -51,13 +51,13 @@ class Conditions:
         self.key = key_of(self.given, self.reach, gradients, self.target)
 
     def fixing(self, arguments: tuple[Any, ...], names: frozenset[str]) -> Conditions:
-        """The same with further numbers as constants."""
+        """Make the same conditions with further numbers as constants."""
         fixed, learns = self.given.fixed | names, self.given.learns
         return Conditions(self.plain, arguments, self.tries, self.gradients, fixed, learns, self.by_weights, self.block)
 
     @property
     def digest(self) -> str:
-        """The same in all processes whose conditions are the same; empty without a key."""
+        """Digest that is the same in all processes with the same conditions; empty without a key."""
         return "" if self.key is None else self.key.of_all
 
     def _reach(self) -> Reach:
@@ -84,7 +84,7 @@ class Conditions:
         return True
 
     def _same_modules(self) -> bool:
-        """True if modules are what they were, but for numbers that are inputs."""
+        """Tell whether modules are unchanged, except for numbers that are inputs."""
         for place, (module, seen) in enumerate(self.examined):
             if (now := examine(module)) is not seen:
                 changed = seen.changed_numbers(now)
@@ -94,7 +94,7 @@ class Conditions:
         return True
 
     def varied(self) -> frozenset[str]:
-        """The names of numbers that modules hold, where these alone are not what they were."""
+        """Names of numbers that modules hold, if nothing but these has changed."""
         found = set[str]()
         for (label, _), (module, seen) in zip(self.given.modules, self.examined, strict=True):
             changed = seen.changed_numbers(examine(module))
@@ -105,7 +105,7 @@ class Conditions:
         return frozenset(found)
 
     def _target_of(self, rows: int) -> str:
-        """The machine, and about the number of rows, that a program is made for."""
+        """Machine, and approximate number of rows, for which a program is made."""
         if on_gpu(self.given.device):
             return target(self.given.device, rows)
         by_weights = rows <= BY_WEIGHTS if self.by_weights is None else self.by_weights
@@ -115,7 +115,7 @@ class Conditions:
         return f"{processor} by weights" if by_weights else processor
 
     def _same_target(self, arguments: tuple[Any, ...]) -> bool:
-        """True if a program for these conditions is one for a call's number of rows."""
+        """Tell whether a program for these conditions serves a call's number of rows."""
         if self.by_weights is not None and not on_gpu(self.given.device):
             return True
         column = next(source for source in self.given.sources if source.kind == "column")

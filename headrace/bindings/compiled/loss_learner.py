@@ -29,7 +29,7 @@ ANNOUNCEMENT = "compiling the learning call for compiled losses (once, about 3 s
 
 
 class LossLearner:
-    """Takes an optimizer's steps along a program's gradients, as long as its buffers lie where they lay.
+    """Takes an optimizer's steps along a program's gradients, as long as its buffers' addresses are the same.
 
     order: int64 [epochs, rows], of as many rows as each call has. number: minibatches of an epoch. share: the name of
     the program's input that is another number in each minibatch. limit: see on_policy.learn_minibatches().
@@ -74,7 +74,7 @@ class LossLearner:
         self._last: tuple[Moment | None, int, Sequence[Tensor]] = (None, 0, [])  # when, threads, what lay there
 
     def _moving(self) -> list[tuple[int, int]]:
-        """The argument slots that have another address in each minibatch, and by how much it grows."""
+        """Argument slots whose address differs between minibatches, and by how much it grows."""
         program = self._program
         columns, uniforms = program.code.sizes
         outputs = [(slots.result(i, columns, uniforms), self._found[i].element_size()) for i in self._metrics]
@@ -89,10 +89,10 @@ class LossLearner:
         max_norm: float,
         reduce: Reduce,
     ) -> int:
-        """A step on each minibatch. Returns how many were taken, of which metrics() and means() tell.
+        """Take a step on each minibatch. Returns the number of steps, to which metrics() and means() refer.
 
-        optimizer: that which it was made for; it is not kept here, so that it goes with its algorithm. values: the
-        program's inputs, all rows of the columns. shares: float32, that of each minibatch.
+        optimizer: the one that this learner was made for. It is not kept here, so that it is freed with its algorithm.
+        values: the program's inputs, all rows of the columns. shares: float32, that of each minibatch.
         """
         threads = self._program.threads(self._size)
         kept = self._begin([shares if i == self._share else x for i, x in enumerate(values)], order, threads)
@@ -122,8 +122,8 @@ class LossLearner:
         return dict(self._program.arranged(row if same else self._converted(row, i) for row, i, same in known))
 
     def means(self, done: int, last: Mapping[str, int]) -> dict[str, Tensor]:
-        """The mean of each metric over all minibatches that were learned. last: of some metrics, over how many of the
-        last ones."""
+        """Mean of each metric over all minibatches that were learned. last: for some metrics, the number of last
+        minibatches to take the mean over."""
         if not all(self._kinds[1]):
             return {name: x[-last.get(name, done) :].mean() for name, x in self.metrics(done).items()}
         table = self._table.numpy()[:, :done]
@@ -137,7 +137,7 @@ class LossLearner:
         return row.view(self._found[i].dtype).to(self._program.results[i].dtype)
 
     def _begin(self, values: Sequence[Tensor], order: Tensor, threads: int) -> dict[int, Tensor]:
-        """Write what lies elsewhere than at the call before. Returns the inputs, which the call reads."""
+        """Write addresses that have changed since the last call. Returns the inputs, which the call reads."""
         words, kept = self._pointed.memory.words, dict(enumerate(values))
         if not self._lies_still([*values, order], threads):
             for number, i in self._program.learned:
@@ -154,7 +154,8 @@ class LossLearner:
         return kept
 
     def _lies_still(self, given: Sequence[Tensor], threads: int) -> bool:
-        """True where these are the tensors of the call before, in the same moment, so that they lie where they lay."""
+        """Tell whether these are the tensors of the last call, in the same moment, so that their addresses are the
+        same."""
         then, those, before = self._last
         if then is None or then is not moment() or those != threads:
             return False
@@ -162,7 +163,7 @@ class LossLearner:
 
 
 def optimizer_arguments(optimizer: Adam) -> Optimizer:
-    """An optimizer as compiled calls take it, while its buffers lie where they lie."""
+    """Arguments of compiled calls for an optimizer, as long as its buffers' addresses are the same."""
     buffers = optimizer.flat, optimizer.gradient, optimizer.mean, optimizer.square
     flat, gradient, mean, square = (buffer.numpy() for buffer in buffers)
     parts = _parts(optimizer)

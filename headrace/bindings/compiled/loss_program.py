@@ -39,8 +39,8 @@ WORTH_HELP = 2e6  # floating-point operations below which waking another thread 
 
 @dataclass(frozen=True)
 class Result:
-    """An output of a loss. learned: the input whose gradient it is; None of the loss itself and of metrics. written:
-    the input, a module's buffer, whose new numbers it is."""
+    """Output of a loss. learned: the input whose gradient it is; None for the loss itself and for metrics. written: the
+    input, a module's buffer, whose new numbers it is."""
 
     name: str
     learned: Source | None
@@ -108,8 +108,8 @@ class Program:
     def _record(
         self, first: Conditions, arguments: tuple[Any, ...], name: str, again: bool
     ) -> tuple[Conditions, Record]:
-        """Find the record of the loss, or make it. Settings are inputs, but for those by which its code chooses; where
-        that cannot be compiled, all are constants."""
+        """Find the record of the loss, or make it. Settings are inputs, except those that its code chooses by. Where
+        that cannot be compiled, all settings are constants."""
         if (reason := first.altered()) is not None:
             raise NotRows(reason)
         seen = first
@@ -145,8 +145,8 @@ class Program:
         return Record(code.native, code.layout, found.outcomes, found.returned, work)
 
     def let_go(self) -> Reach:
-        """Keep none of the modules: for callers that see for themselves whether these are what they were, and keep the
-        program with one of them. Returns the code that the trace has read."""
+        """Drop references to the modules, for callers that check the modules themselves, and keep the program with one
+        of them. Returns the code that the trace has read."""
         reached = self.conditions.reach
         if any(source.of_module and not source.registered for source in self.sources):
             raise NotRows("reads a tensor of a module that is neither a parameter nor a buffer")
@@ -170,7 +170,7 @@ class Program:
         return bool(self._wide)
 
     def beyond(self, arguments: tuple[Any, ...]) -> str | None:
-        """Name an input of whole numbers that do not fit into the 32 bits of a program's; None where all do."""
+        """Name of an input of whole numbers that do not fit into the 32 bits of a program's. None where all do."""
         for i in self._wide:
             value = self.registered[i]
             value = self.sources[i].find(arguments) if value is None else value
@@ -205,7 +205,7 @@ class Program:
         return torch.utils._pytree.tree_unflatten(leaves, spec)
 
     def values(self, arguments: tuple[Any, ...]) -> list[Tensor]:
-        """The inputs of a call, while `conditions` hold: the same tensors as before where nothing is new."""
+        """Inputs of a call, while `conditions` hold. The same tensors as before where nothing is new."""
         found: list[Any] = [*self.registered]
         for i, find in self._others:
             x = find(arguments)
@@ -213,7 +213,7 @@ class Program:
         return found
 
     def _tensor(self, i: int, number: float) -> Tensor:
-        """A number that is input i."""
+        """Tensor with the number that is input i."""
         known = self._tensors.get(i)
         if known is None or known[0] is not number:
             known = self._tensors[i] = number, torch.full((), number, device=self.device)
@@ -222,7 +222,8 @@ class Program:
     def compute(
         self, values: Sequence[Tensor], into: Sequence[Tensor | None] = (), threads: int | None = None
     ) -> list[Tensor]:
-        """All outputs, of these inputs. into: tensors for some of them. threads: at most; None for as many as help."""
+        """Compute all outputs from these inputs. into: tensors for some of them. threads: at most; None for as many as
+        help."""
         rows = len(values[self.columns[0]])
         threads = threads or self.threads(rows)
         memory = self.code.memory(rows, threads)
@@ -324,8 +325,11 @@ def made(
     split: bool = False,
     block: int = 0,
 ) -> tuple[Any, CpuProgram | GpuProgram]:
-    """The plan of a row program, and its code. by_weights: rows are so few that gradients are taken by weights on the
-    CPU, if what is kept for that stays in the caches. split: the processor has tiles of bfloat16. block: see plan()."""
+    """Make the plan of a row program, and its code.
+
+    by_weights: with few rows, take gradients by weights on the CPU, if what is kept for that stays in the caches.
+    split: the processor has tiles of bfloat16. block: see plan().
+    """
     from headrace.kernels.rows.gpu import gpu_program
     from headrace.kernels.rows.row_plan import KEPT
     from headrace.kernels.rows.row_schedule import plan
@@ -372,7 +376,7 @@ def _loaded(record: Record, device: torch.device) -> CpuProgram | GpuProgram:
 
 
 def _add(gradient: Tensor, new: Tensor) -> None:
-    """Add to a gradient, in this thread: torch's own threads would go on to wait, and take the cores of ours."""
+    """Add to a gradient, in this thread. Torch's own threads would spin afterwards, on cores that kernels need."""
     if gradient.is_contiguous() and gradient.dtype == new.dtype and gradient.device.type == "cpu":
         own = gradient.numpy()
         np.add(own, new.numpy(), out=own)
@@ -381,7 +385,7 @@ def _add(gradient: Tensor, new: Tensor) -> None:
 
 
 def _strides(column: Tensor) -> tuple[Tensor, int, int]:
-    """A column in memory that a program can read: its strides from row to row, and from number to number."""
+    """Strides of a column that a program can read: from row to row, and from number to number."""
     if column.dim() == 1:
         return column, column.stride(0), 1
     if column.dim() == 2:

@@ -50,7 +50,7 @@ class Tries:
         return resumed
 
     def vary(self, names: frozenset[str]) -> None:
-        """Note numbers that have changed. Programs that were made before serve where there is none."""
+        """Note numbers that have changed, which become inputs of later programs."""
         if not names <= self.varying:
             self.varying |= names
 
@@ -61,7 +61,8 @@ class Tries:
             del self.refused[old]
 
     def use(self, digest: str) -> Use:
-        """The calls of a program, as the one that is used now. digest: empty for conditions without one."""
+        """Find the calls of a program, which becomes the one that was used last. digest: empty for conditions without
+        one."""
         found = self.known.pop(digest, None) or Use()
         if digest:
             self.known[digest] = found

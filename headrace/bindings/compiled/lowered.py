@@ -45,7 +45,7 @@ class Lowered:
 
 
 def find(given: Given, reached: Reach, gradients: bool) -> Lowered | list[str] | None:
-    """The row program of a loss for what it is given, or names of the settings that have to be constants of it; None
+    """Find the row program of a loss for its arguments, or names of the settings that have to be constants of it. None
     where the package has none."""
     lines = source_lines(given, reached, gradients)
     if lines is None:
@@ -73,7 +73,7 @@ def without_numbers(lines: Iterable[str]) -> tuple[str, list[int]]:
 
 
 def solved(entry: Tree, numbers: Sequence[int]) -> list[int] | None:
-    """The numbers of an entry's table, of what was given; None where these are others."""
+    """Numbers of an entry's table for the numbers of a trace. None where the entry is for other numbers."""
     symbols = [numbers[place] for place in entry["symbols"]]
     if min(symbols, default=LEAST) < LEAST:
         return None
@@ -86,7 +86,7 @@ def solved(entry: Tree, numbers: Sequence[int]) -> list[int] | None:
 
 
 def with_sizes(tree: Tree, sizes: Sequence[int]) -> Tree:
-    """A tree whose whole numbers are places in a table, with the table's numbers."""
+    """Replace the whole numbers of a tree, which are places in a table, by the table's numbers."""
     if not isinstance(tree, list):
         return sizes[tree] if type(tree) is int else tree
     found = [with_sizes(part, sizes) for part in tree]

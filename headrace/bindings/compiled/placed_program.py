@@ -62,11 +62,11 @@ class PlacedProgram:
 
 
 class Pointed:
-    """A program's argument slots: an input's is written again only where it lies elsewhere than at the call before. It
-    does not keep the program, and with it a policy.
+    """Argument slots of a program. An input's slots are written only when its address has changed since the last call.
+    The program is not kept here, since it would keep a policy.
 
-    found: tensors for the outputs. wrote_all: True if take() wrote all slots. holds: True if it need not be called
-    again for the same tensors, of which none was copied.
+    found: tensors for the outputs. wrote_all: whether take() wrote all slots. holds: whether take() need not be called
+    again for the same tensors, because none of them was copied.
     """
 
     def __init__(self, program: Program, found: list[Tensor]) -> None:

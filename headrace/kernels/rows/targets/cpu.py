@@ -113,7 +113,7 @@ class _Target:
             self._usual(call, value)
 
     def _usual(self, call: Caller, value: Value) -> None:
-        """Call the functions of a step that is the same for rows and for uniform values, but for the width."""
+        """Call the functions of a step that is the same for rows and for uniform values, except for the width."""
         parts: Sequence[int | None] = [None]
         if isinstance(value, Join) and len(value.parts) > PARTS:
             parts = range(len(value.parts))
@@ -155,7 +155,7 @@ class _Target:
             call.do(name, given)
 
     def _store(self, call: Caller, position: int) -> None:
-        """An output with rows, into the caller's column."""
+        """Write an output with rows into the caller's column."""
         view = self.plan.program.outputs[position].view
         step = begin(self.plan, self.module, True)
         b, element = step.body, ELEMENTS[view.value.dtype]
@@ -186,7 +186,8 @@ class _Target:
         call.step(step, extra, [Address(call.pointer(data)), *given])
 
     def _packing(self, name: str, phase: Phase) -> list[str]:
-        """The function of that name, which packs a piece of a phase's weights, and those that it calls."""
+        """Write the function of that name, which packs a piece of a phase's weights, and the functions that it
+        calls."""
 
         def piece(number: int, rows: int, title: str) -> str:
             b = Body(1)
@@ -222,7 +223,7 @@ class _Target:
         return place is not None and (place.space, place.offset) == ("result", position)
 
     def _copy(self, call: Caller, position: int) -> None:
-        """A uniform output that lies elsewhere, or is a view of something."""
+        """Write the copy of a uniform output that is elsewhere in memory, or is a view of something."""
         view: View = self.plan.program.outputs[position].view
         step = begin(self.plan, self.module, False)
         b, dtype = step.body, view.value.dtype
@@ -240,7 +241,7 @@ class _Target:
         call.step(step, "ptr %data", [Address(data)])
 
     def _entry(self) -> str:
-        """The function that does the task which its slots name."""
+        """Write the function that does the task which its slots name."""
         tasks = [("before0", "1")]
         for number, phase in enumerate(self.plan.phases):
             if phase.packed:

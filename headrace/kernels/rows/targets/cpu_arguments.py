@@ -15,8 +15,8 @@ STEPS, RATE, EPS, BETA1, BETA2, NORM, DECAY = (U(i) for i in range(7))  # indice
 
 
 class Work(NamedTuple):
-    """entry: address of the program. slots: int64, of all workers, `each` for one. task: int64 [1], the current one.
-    parts: int64, of each task."""
+    """Program of a call. entry: its address. slots: int64, of all workers, `each` for one. task: int64 [1], the current
+    one. parts: int64, number of parts of each task."""
 
     entry: np.uint64
     slots: np.ndarray

@@ -67,13 +67,13 @@ class Caller:
         return self._numbers[number]
 
     def begin_part(self, part: str, phase: Phase) -> None:
-        """Set the accumulators of a part to what they begin with."""
+        """Set the accumulators of a part to their first numbers."""
         self._sums = self.body.at(self._bases[slots.SUMS], self.body.mul(part, self.plan.accumulators))
         for value in {self.plan.sums[value]: value for value in filter(is_sum, phase.steps)}.values():
             self.clear(value)
 
     def clear(self, value: Value) -> None:
-        """Set a sum's accumulators to what they begin with."""
+        """Set a sum's accumulators to their first numbers."""
         if isinstance(value, Reduce) and value.function != "sum":
             self.do(filled(self.module, accumulators(value), STARTS[value.function]), [self.sums(value)])
         else:
@@ -83,7 +83,7 @@ class Caller:
             self.module.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
 
     def begin_block(self, block: str, rows: str) -> None:
-        """Let what follows be for a block of so many rows in all."""
+        """Begin the code for a block of so many rows in all."""
         b, lanes = self.body, self.plan.lanes
         self.start = b.mul(block, lanes)
         self._kept = b.at(self._bases[slots.KEPT], b.mul(block, self.plan.kept * lanes))
@@ -97,7 +97,7 @@ class Caller:
         return Address(self._bases[slots.UNIFORM] if by_weights else self._sums, self.plan.sums[value])
 
     def at(self, value: Value, offset: int) -> Address:
-        """Address of a value's memory, so many numbers from its begin."""
+        """Address of a value's memory, `offset` numbers from its beginning."""
         place, (columns, uniforms), lanes = self.plan.places[value], self.sizes, self.plan.lanes
         if place.space == "given":
             return Address(self._bases[slots.given(place.offset, columns)], offset)
@@ -134,7 +134,8 @@ class Caller:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Calls within this are written at its end, in order: a loop where there are many of few kinds."""
+        """Collect calls within this block, and write them at its end in order: in a loop where there are many of few
+        kinds."""
         calls: Calls = []
         self._together = calls
         yield

@@ -40,7 +40,7 @@ def _draw(collecting, t, first, size):
 
 @njit(**MERGED)
 def _compute(program, row, size, worker):
-    """Run a program on `size` rows from a row on."""
+    """Run a program on `size` rows, from a given row on."""
     work, moving = program
     slots = worker * work.each
     for i in range(len(moving)):
@@ -51,7 +51,7 @@ def _compute(program, row, size, worker):
 
 @njit(**MERGED)
 def _collect_block(block, worker, collecting):
-    """All steps of a block of environments, and the values of what they show then."""
+    """Take all steps of a block of environments, and evaluate their last observations."""
     steps, envs, _ = collecting.sizes
     entry, count = collecting.step
     first, end = block * BLOCK, (worker + _1) * count
@@ -75,7 +75,7 @@ def _collect_block(block, worker, collecting):
 
 @njit(**INNER)
 def _collect_part(part, worker, arguments):
-    """All steps of the blocks of a part."""
+    """Take all steps of the blocks of a part."""
     parts, collecting = arguments
     blocks = (collecting.sizes[1] + BLOCK - _1) // BLOCK
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
@@ -87,6 +87,6 @@ _run = single_task(_collect_part)
 
 @njit(**ENTRY)
 def collect(worker, state, collecting):
-    """All steps of all environments, by all threads together: see kernels.runtime.thread_pool."""
+    """Take all steps of all environments, by all threads together: see kernels.runtime.thread_pool."""
     parts = min(MAX_PARTS, (collecting.sizes[1] + BLOCK - _1) // BLOCK)
     _run(worker, state, parts, (parts, collecting))

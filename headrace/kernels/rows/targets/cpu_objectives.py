@@ -33,7 +33,7 @@ RANGE = 16_384  # parameters of a part of what a target network moves
 
 @njit(**INNER)
 def _move(target, own, tau, first):
-    """Move a part of a target network's parameters: as torch.lerp."""
+    """Move a part of a target network's parameters, as torch.lerp does."""
     for i in range(first, min(first + U(RANGE), U(len(target)))):
         apart = own[i] - target[i]
         target[i] = target[i] + tau * apart if tau < F(0.5) else own[i] - apart * (F(1) - tau)
@@ -85,7 +85,7 @@ def _differentiate(state, learning, stage, g):
 
 @njit(**MERGED)
 def _step(state, learning, stage, g):
-    """Adam's steps along the gradient, and what target networks move."""
+    """Take Adam's steps along the gradient, and move target networks."""
     now, optimizer, second = learning[0], stage.optimizer, stage.second
     parts = len(optimizer.ranges)
     if optimizer.settings[NORM] < np.inf:
@@ -107,7 +107,8 @@ def _step(state, learning, stage, g):
 
 @njit(**ENTRY)
 def learn(worker, state, steps, since, now, stages):
-    """Gradient steps number since + 1 .. since + steps, by all threads together: see kernels.runtime.thread_pool."""
+    """Take gradient steps number since + 1 .. since + steps, by all threads together: see
+    kernels.runtime.thread_pool."""
     learning = (now, stages)
     if worker != 0:
         _serve(worker, state, learning)

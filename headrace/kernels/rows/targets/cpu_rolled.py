@@ -1,5 +1,5 @@
-"""Calls that are equal but for where their memory lies, as those of the steps of a sequence: a loop over a table of
-offsets. LLVM's time, and the machine code, grow with the kinds of calls alone."""
+"""Loops for calls that are equal except for the places of their memory, as those of the steps of a sequence: a loop
+over a table of offsets. So LLVM's time and the machine code grow only with the kinds of calls."""
 
 from __future__ import annotations
 

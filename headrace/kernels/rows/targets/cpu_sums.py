@@ -53,7 +53,7 @@ def _multiply(call: Caller, value: Outer, sizes: Multiply, wide: bool) -> str:
 
 
 def _factors(call: Caller, value: Outer) -> Iterator[tuple[Address, Address, dict[str, Any]]]:
-    """The addresses of an Outer's two factors in a block, and what Multiply has of sums in turn: of a matrix for each
+    """Addresses of an Outer's two factors in a block, and the sums that Multiply computes in turn: one matrix for each
     index of the first axes."""
     (own, _, pitch), lanes = matrix(value), call.plan.lanes
     together = own.shape[-2] if len(own.shape) > 1 else 1
@@ -64,8 +64,9 @@ def _factors(call: Caller, value: Outer) -> Iterator[tuple[Address, Address, dic
 
 
 def divided(name: str, cuts: list[list[int]], make: Callable[[int, int, str], str]) -> list[str]:
-    """The function of that name, which does one piece, and those that it calls. cuts: of each matrix, the rows of each
-    piece. make: writes the function of a name that does so many rows of a matrix, from row %first on."""
+    """Write the function of that name, which does one piece, and the functions that it calls. cuts: for each matrix,
+    the rows of each piece. make: writes the function of a name that does so many rows of a matrix, from row %first
+    on."""
     functions, b, begin = list[str](), Body(1), 0
     part = b.new(f"load i64, ptr {b.at('%slots', str(slots.PART), 'i64')}, align 8")
     for number, cut in enumerate(cuts):
@@ -82,7 +83,8 @@ def divided(name: str, cuts: list[list[int]], make: Callable[[int, int, str], st
 
 
 def gradients(plan: Plan, module: Module, wide: bool, name: str, phase: Phase) -> list[str]:
-    """The function of that name, which computes a piece of a phase's gradients, and those that it calls."""
+    """Write the function of that name, which computes a piece of a phase's gradients, and the functions that it
+    calls."""
     groups = phase.gradients
 
     def piece(group: int, rows: int, title: str) -> str:
@@ -119,7 +121,8 @@ def _piece(plan: Plan, module: Module, wide: bool, values: list[Value], rows: in
 def _multiply_blocks(
     call: Caller, wide: bool, values: list[Value], rows: int, sums: Address, counts: list[str]
 ) -> None:
-    """Call what computes rows of a matrix over all blocks, from row %first on. counts: rows of the last, and blocks."""
+    """Call the function that computes rows of a matrix over all blocks, from row %first on. counts: rows of the last
+    block, and blocks."""
     plan, start = call.plan, "zero"
     for value in values:
         assert isinstance(value, Outer)
@@ -131,8 +134,8 @@ def _multiply_blocks(
 
 
 def finish(module: Module, value: Value, rows: int | None = None) -> list[str]:
-    """The functions of %sums, %target, %parts and %stride that write a sum. rows: of a matrix of accumulators, where
-    these are not all."""
+    """Write the functions of %sums, %target, %parts and %stride that write a sum. rows: of a matrix of accumulators, if
+    not all."""
     if not isinstance(value, Outer) or outer_form(value) == "dots":
         b, how = Body(), value.function if isinstance(value, Reduce) else "sum"
         with b.loop(value.size) as i:

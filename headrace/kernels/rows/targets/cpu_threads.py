@@ -1,6 +1,7 @@
-"""A program's tasks on several threads: phases in parts, what is between them on one. Compiled once for all programs.
+"""Tasks of a program on several threads: the parts of phases on all, what is between phases on one. Compiled once for
+all programs.
 
-Each worker has argument slots of its own (kernels.rows.slots), which differ in the scratch memory alone.
+Each worker has argument slots of its own (kernels.rows.slots), which differ only in the scratch memory.
 """
 
 from __future__ import annotations

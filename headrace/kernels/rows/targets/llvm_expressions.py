@@ -29,7 +29,7 @@ class Node:
 
     @property
     def function(self) -> str:
-        """The function of its Map; empty of what is read."""
+        """Function of the node's Map; empty for a view that is read."""
         value = self.view.value
         return value.function if self.inner and isinstance(value, Map) else ""
 
@@ -50,10 +50,10 @@ def leaves(node: Node) -> list[View]:
 
 @dataclass
 class Step:
-    """A function that is being written for one step, and what it is called with.
+    """Function that is being written for one step, with its parameters.
 
-    pointers: parameters, by the places in memory that it reads or writes. places: for each the value that is there, and
-    with how many of its numbers it begins. numbers: those that depend on the number of rows. along: whether uniform
+    pointers: parameters, by the places in memory that are read or written. places: for each pointer, the value that is
+    there, and the number at which it begins. numbers: those that depend on the number of rows. along: whether uniform
     numbers are computed VECTOR at a time.
     """
 
@@ -80,7 +80,8 @@ class Step:
 
     @contextmanager
     def each_along(self, shape: Sequence[int], first: int, end: int, width: int) -> Iterator[list[str]]:
-        """A loop over each index of a shape, `width` of the last axis at a time: there from `first` to below `end`."""
+        """Write a loop over each index of a shape, `width` of the last axis at a time, where the last index goes from
+        `first` to below `end`."""
         with ExitStack() as stack:
             index = [stack.enter_context(self.body.loop(n)) for n in shape[:-1]]
             before, self.body.width = self.body.width, width
@@ -104,8 +105,8 @@ class Step:
         return self.pointers[key]
 
     def address(self, value: Value, offset: int) -> tuple[str, int]:
-        """The parameter for a value's memory from so many numbers on, and how many there are up to these: none, so that
-        steps which differ in this alone are one function, unless it has many parameters."""
+        """Parameter for a value's memory, and the distance of number `offset` from it. The distance is 0, so that steps
+        which differ only in `offset` are one function, unless the function has many parameters already."""
         if len(self.pointers) < PARAMETERS or (self.plan.places[value], offset) in self.pointers:
             return self.pointer(value, offset), 0
         return self.pointer(value), offset
@@ -138,8 +139,8 @@ class Reader:
         return self.known[key]
 
     def place(self, view: View, offset: int, factor: int) -> str:
-        """Place of the number at this index of a view that begins with `offset`, in numbers of which each takes
-        `factor`."""
+        """Place of the number at this index of a view that begins with `offset`. Each of its numbers takes `factor`
+        places."""
         b = self.body
         return b.plus(offset * factor, *(b.times(i, s * factor) for i, s in zip(self.index, view.strides, strict=True)))
 

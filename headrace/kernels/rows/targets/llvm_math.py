@@ -239,7 +239,7 @@ def sine(b: Body, x: str, quarters: int) -> str:
 
 
 def to_integer(b: Body, x: str, element: str = "float") -> str:
-    """An int32, toward zero; the nearest there is, and 0 of NaN."""
+    """Convert to int32, toward zero. Numbers beyond its range give the nearest one there is, NaN gives 0."""
     kind = {"float": "f32", "double": "f64"}[element]
     suffix = f"i32.{kind}" if b.width == 1 else f"v{b.width}i32.v{b.width}{kind}"
     b.intrinsics.add(f"declare {b.i32} @llvm.fptosi.sat.{suffix}({b.kind(element)})")

@@ -27,11 +27,11 @@ TERMS = (
 class Multiply:
     """The sizes and strides of target[r, e] = start + sum over k < terms of weight[r, k] * source[k, e].
 
-    terms: None for the function's parameter %count. start: "zero", "target", or "bias", of which there is one a row,
-    `bias` numbers apart. Strides are in numbers. e runs over `width` numbers side by side; the source's vectors lie
-    `strip` numbers apart. again: so many sums in all, one after the other, whose factors lie `next` numbers apart.
-    floor: what is below zero becomes zero. blocks: so many numbers apart lie the factors of %blocks sums, each of
-    `lanes` terms but for the last, which has %count; 0 for one. half: half a vector is computed of them.
+    terms: None for the function's parameter %count. start: "zero", "target", or "bias": one for each row, `bias`
+    numbers apart. Strides are in numbers. e runs over `width` numbers side by side; the source's vectors lie `strip`
+    numbers apart. again: count of sums that are computed in turn, whose factors lie `next` numbers apart. floor: sums
+    below zero become zero. blocks: distance between the factors of %blocks sums, each of `lanes` terms except the last,
+    which has %count; 0 for one sum. half: only half of a vector is computed.
     """
 
     rows: int
@@ -205,8 +205,8 @@ def dots_step(step: Step, outer: Outer) -> Step:
 
 
 def transposed_step(step: Step, value: Transposed) -> Step:
-    """Sixteen numbers of sixteen lanes at a time, by four perfect shuffles: each exchanges a bit of the one with a bit
-    of the other."""
+    """Transpose sixteen numbers of sixteen lanes, by four perfect shuffles: each exchanges one bit of the number's
+    index with one of the lane's."""
     b, view = step.body, value.source
     count, lanes = view.shape[-1], step.plan.lanes
     (source, offset), target = step.address(view.value, view.offset), step.pointer(value)
@@ -246,7 +246,7 @@ def _square(b: Body, source: str, at: str, stride: int, count: int, target: str,
 
 
 def turned(b: Body, rows: list[str]) -> list[str]:
-    """VECTOR vectors turned around."""
+    """Transpose VECTOR vectors."""
     halves = [[j + half + VECTOR * row for j in range(8) for row in (0, 1)] for half in (0, 8)]
     for _ in range(4):
         rows = [

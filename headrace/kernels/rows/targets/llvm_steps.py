@@ -39,7 +39,7 @@ STARTS = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 
 
 def begin(plan: Plan, module: Module, rows: bool) -> Step:
-    """A step's function, of vectors for a value with rows, else of single numbers."""
+    """Begin a step's function, with vectors for a value with rows, and single numbers otherwise."""
     return Step(plan, module, Body(VECTOR if rows else 1))
 
 
@@ -52,7 +52,8 @@ def store(step: Step, value: Value, place: str, lane: str, found: str, offset: i
 
 
 def fewer_axes(shape: Shape, views: Sequence[Sequence[int]]) -> tuple[Shape, list[list[int]]]:
-    """A loop's axes merged where all views run on from one to the next; and the strides of views along them."""
+    """Merge axes of a loop along which all views run on from one to the next. Also gives the views' strides along the
+    new axes."""
     sizes: list[int] = []
     strides: list[list[int]] = [[] for _ in views]
     for axis, size in enumerate(shape):
@@ -78,8 +79,8 @@ def restrided(node: Node, strides: list[list[int]], shape: Shape) -> Node:
 
 
 def written(step: Step, value: Value, part: int | None = None) -> bool:
-    """Write the step of a value that is no sum over rows, and no product; False where nothing is to do. part: of a
-    Join, where it is that alone."""
+    """Write the step of a value that is no sum over rows, and no product. False where nothing is to do. part: of a
+    Join, to write that part alone."""
     if isinstance(value, Join):
         return join_step(step, value, part)
     if isinstance(value, Map):
@@ -102,7 +103,7 @@ def map_step(step: Step, value: Map) -> None:
 
 
 def join_step(step: Step, value: Join, only: int | None = None) -> bool:
-    """Parts, or one of them, each to where it lies in the whole; False where they were computed there."""
+    """Copy parts, or one of them, to their places in the whole. False where they were computed there."""
     at, copied = 0, False
     strides = contiguous(value.shape)
     for number, part in enumerate(value.parts):
@@ -176,7 +177,7 @@ def _carry(
     firsts: list[str],
     carried: list[list[tuple[str, str]]],
 ) -> list[list[str]]:
-    """Loops over the inner axes; what each group of lanes carries at their end."""
+    """Write loops over the inner axes. Gives the values that each group of lanes carries at their end."""
     b = step.body
     if not inner:
         readers = [Reader(step, index, lane) for lane in firsts]
@@ -233,7 +234,8 @@ def filled(module: Module, count: int, number: float) -> str:
 
 
 def row_sum_step(plan: Plan, module: Module, value: Reduce) -> Step:
-    """Add to each number's VECTOR accumulators, at %sums, what the block's rows have; or keep the larger of both."""
+    """Add the numbers of the block's rows to each number's VECTOR accumulators, at %sums; or keep the larger of
+    both."""
     step = begin(plan, module, True)
     b, node = step.body, expression(plan, value.source)
     kept = len(value.shape)
@@ -319,8 +321,8 @@ def sort_step(step: Step, value: Sort) -> None:
 
 
 def network(count: int) -> list[tuple[int, int]]:
-    """Pairs of places whose numbers are exchanged where the first is larger, one pair after the other: then so many
-    numbers are in order. Batcher's merge exchange: Knuth, The Art of Computer Programming, 5.2.2, algorithm M."""
+    """Pairs of places that sort so many numbers: one pair after the other, numbers are exchanged where the first is
+    larger. Batcher's merge exchange: Knuth, The Art of Computer Programming, 5.2.2, algorithm M."""
     pairs: list[tuple[int, int]] = []
     half = 1 << max(count - 1, 1).bit_length() - 1
     p = half
@@ -364,7 +366,7 @@ GATHERED = {"float32": ("float", ""), "int32": ("i32", ""), "int64": ("i64", "tr
 
 
 def gather_step(module: Module, value: Input, dtype: str, lanes: int) -> str:
-    """A column's numbers of a block's rows, each lane beyond them being that of the last; dtype: numpy's name."""
+    """Gather a column's numbers of a block's rows. Lanes after the last row repeat that row. dtype: numpy's name."""
     b = Body(1)
     element, conversion = GATHERED[dtype]
     made = "i32" if value.dtype == I32 else "float"

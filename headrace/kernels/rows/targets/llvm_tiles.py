@@ -41,7 +41,7 @@ def pack_weight(module: Module, shape: Sequence[int], strides: Sequence[int]) ->
 
 
 def packed_step(step: Step, value: Transposed) -> Step:
-    """Numbers of the block's rows as a right factor: the sum is over rows."""
+    """Pack numbers of the block's rows as a right factor, for a sum over rows."""
     b, view, lanes = step.body, value.source, step.plan.lanes
     (source, offset), target = step.address(view.value, view.offset), step.pointer(value)
     stride = view.strides[0] * lanes
@@ -222,7 +222,8 @@ def _load(b: Body, tile: int, base: str, place: str) -> None:
 
 @contextmanager
 def _configured(module: Module, b: Body, heights: list[int]) -> Iterator[None]:
-    """Lines within this have tiles of sixteen rows; of sums and of the left factor, of so many in turn."""
+    """Configure tiles of sixteen rows for the lines within this block; for sums and for the left factor, of so many
+    rows in turn."""
     setting = [1, *[0] * 63]
     for tile in range(8):
         own = heights[(0, 0, 1, 1, 0, 1)[tile] % len(heights)] if tile < 6 else VECTOR
