@@ -1,7 +1,7 @@
-"""An actor and a critic, each with hidden layers of its own, as the text of CUDA kernels: `act`, and `gradient`, of
-PPO's loss in a minibatch.
+"""Text of CUDA kernels for an actor and a critic, each with hidden layers of its own: `act`, and `gradient`, of PPO's
+loss in a minibatch.
 
-Even blocks compute the actor, odd ones the critic: nothing of the one is needed for the other. The text is made for one
+Even blocks compute the actor and odd ones the critic: neither needs anything of the other. The text is made for one
 architecture, with all sizes in it.
 """
 

@@ -1,6 +1,6 @@
 """The intermediate representation (IR) of an environment, from which each target's module is generated.
 
-headrace.kernels.language.read makes it of a class. All targets share one small language:
+headrace.kernels.language.read makes it from a class. All targets share one small language:
 
 - `EnvIR.functions`, helpers first, are ast.FunctionDef to be unparsed: `env_reset(s, p, key)`,
   `env_step(s, p, action, key)`, `env_observe(s, p)` or `env_observe(s, p, out)` (positional, whatever the user

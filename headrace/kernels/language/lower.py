@@ -136,7 +136,7 @@ def _phases(program: Program) -> tuple[list[tuple[Phase, Function]], list[tuple[
 
 
 def _step(program: Program) -> Function:
-    """step: of entities that are agents without an action, and with rewards in a field of State."""
+    """Lower step. Where entities are agents, it takes no action, and its rewards are in a field of State."""
     declared = program.declarations
     agents, action = declared.num_agents, action_kind(declared.action_space)
     if declared.entity_agents:

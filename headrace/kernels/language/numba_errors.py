@@ -16,7 +16,7 @@ from headrace.kernels.language.ir import EnvIR, Function
 
 @contextlib.contextmanager
 def explained(ir: EnvIR, module: ModuleType) -> Iterator[None]:
-    """Turn what Numba raises in here into an EnvError."""
+    """Turn errors of Numba within this block into an EnvError."""
     from numba.core.errors import NumbaError
 
     try:

@@ -33,7 +33,7 @@ class Races:
         self.state, self.helpers, self.entities = state, helpers, entities
 
     def check(self, phase: Function, shown: str, over: tuple[Over, ...]) -> None:
-        """Raises EnvError at the line of a race. shown: the phase's name; over: its reductions, its last arguments."""
+        """Raise EnvError at the line of a race. shown: the phase's name; over: its reductions, its last arguments."""
         s, _, i = (argument.arg for argument in phase.node.args.args[:3])
         for node in ast.walk(phase.node):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == i:

@@ -1,4 +1,4 @@
-"""The front end: an environment class -> EnvIR.
+"""Front end: makes an EnvIR of an environment class.
 
 `read(cls)` finds reset, step, observe or pixel and every helper they reach, resolves names as Python does, infers kinds
 (headrace.kernels.language.kinds) and lowers the functions to the language of headrace.kernels.language.ir.

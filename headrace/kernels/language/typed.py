@@ -36,7 +36,8 @@ def index(node: ast.expr, *indices: ast.expr) -> ast.Subscript:
 
 
 def locate(made: ast.AST, source: ast.AST) -> None:
-    """Give the nodes that lowering made their source's line; what lies below a node that has one has it already."""
+    """Give nodes that lowering made the line of their source. A node that has a line is skipped, and so is all below
+    it."""
     if not hasattr(made, "lineno"):
         ast.copy_location(made, source)
         for child in ast.iter_child_nodes(made):

@@ -1,6 +1,6 @@
 """Lowering of `for j in within(s.x, s.y, i, radius)`: a loop over all entities with a test of the distance.
 
-The loop keeps, as an attribute `within`, what it is of, so that a target may look at fewer entities.
+The loop's attribute `within` has its entities, so that a target may test fewer of them.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ SHUFFLE_WORDS = 2 * 624  # uint32 of memory for permutations: see kernels.learni
 class Processing(NamedTuple):
     """A rollout of T steps of N environments, R = T * N, all flat; and what process() writes.
 
-    value: N entries more, those of the last observations. valid, terminated, truncated: bool. normalize: 1 to bring
+    value: [R + N], the last N for the last observations. valid, terminated, truncated: bool. normalize: 1 to bring
     advantages to mean 0 and variance 1 over valid rows. seed, purpose, counter: of the order of rows, see
-    headrace.core.rng.permutations; words: uint32 [SHUFFLE_WORDS], memory for it.
-    advantage, returns, counted: float32 [R]; counted is 1 for a valid row. order: int64 [epochs, R]. shares: float32
-    [epochs * minibatches], 1 / number of valid rows. fraction: float32 [1], the explained variance.
+    headrace.core.rng.permutations; words: uint32 [SHUFFLE_WORDS], memory for it. advantage, returns, counted: float32
+    [R]; counted is 1 for a valid row. order: int64 [epochs, R]. shares: float32 [epochs * minibatches], 1 / number of
+    valid rows. fraction: float32 [1], the explained variance.
     """
 
     reward: np.ndarray

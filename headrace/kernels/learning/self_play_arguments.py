@@ -84,10 +84,10 @@ class GameRoom(NamedTuple):
 
 
 class GameNumbers(NamedTuple):
-    """Steps T, games N, the number of games in which the learner is the first agent, 1 where agents take turns, entries
-    of an observation, numbers and draws of an action, most moves of an opponent between two of the learner. Seed,
-    purpose and first step of the learner's draws, and of the opponents'. All uint64 but the scale of rewards,
-    float32."""
+    """Sizes and settings: steps T, games N, the number of games in which the learner is the first agent, 1 where agents
+    take turns, entries of an observation, numbers and draws of an action, most moves of an opponent between two of the
+    learner. Seed, purpose and first step of the learner's draws, and of the opponents'. All are uint64 except the scale
+    of rewards, float32."""
 
     steps: np.uint64
     games: np.uint64
@@ -103,10 +103,10 @@ class GameNumbers(NamedTuple):
 
 
 class GamesArguments(NamedTuple):
-    """learner: columns [T, N], those of observations and valid with a row more. both: columns [2, 2 N] of both agents,
-    those of observations and valid with a row more, and valid, observations before the next step in its first row.
-    own, opponents, last: what acts for the learner in its columns; for the learner (number 0) and its opponents in
-    those of both; and what evaluates the learner's last observations. step, steps, spent: as in
+    """Arguments of play(). learner: columns [T, N]; observations and valid have a row more. both: columns [2, 2 N] of
+    both agents; observations and valid have a row more, and their first row has the observations before the next step.
+    own, opponents, last: players. own acts for the learner in its columns; opponents act for the learner (number 0) and
+    its opponents in the columns of both; last evaluates the learner's last observations. step, steps, spent: as in
     rows.targets.cpu_arguments.Collecting."""
 
     own: Player

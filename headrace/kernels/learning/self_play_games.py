@@ -25,7 +25,7 @@ MINE, OTHERS, ACTING, TERMINATED, TRUNCATED = (U(i) for i in range(5))  # rows o
 
 @njit(**INNER)
 def _draw(numbers, counter, step, lanes, first_lane, first, size):
-    """Draws of games `first` and on, as headrace.core.rng.uniform, from those of 4 * first_lane on."""
+    """Draw numbers of games from `first` on, as headrace.core.rng.uniform does, beginning at 4 * first_lane."""
     for lane in range(_0, lanes):
         for n in range(_0, size):
             a, b, c, d = uniforms(counter[0], counter[1], counter[2] + step, first + n, first_lane + lane)
@@ -36,7 +36,8 @@ def _draw(numbers, counter, step, lanes, first_lane, first, size):
 
 @njit(**MERGED)
 def _act(player, number, at, size, worker, skipped):
-    """Actions of a policy for entries at, at + 1 ... of columns, by the worker's draws behind so many skipped ones."""
+    """Choose actions of a policy for entries at, at + 1 ... of columns. skipped: number of the worker's draws to leave
+    out first."""
     words, first = player.slots, (number * _WORKERS + worker) * player.each
     for i in range(len(player.moving)):
         words[first + U(player.moving[i, 0])] = player.moving[i, 1] + player.moving[i, 2] * np.int64(at)
@@ -55,8 +56,8 @@ def _columns_of(numbers, game):
 
 @njit(**INNER)
 def _opponents_act(a, worker, row, t, moves, first, size):
-    """Actions of opponents for a row, in runs of games of one opponent of which some are acting. moves: those that
-    opponents have made in this step."""
+    """Choose actions of opponents for a row. Games of one opponent are adjacent; in some of them it acts. moves: number
+    of moves that opponents have made in this step."""
     n, flags, policy = a.numbers, a.room.flags[worker], a.state.policy
     lanes, e = (n.draws + _3) // _4, _0
     _draw(a.room.draws[worker], n.their_draws, t, lanes, moves * lanes, first, size)
@@ -74,7 +75,7 @@ def _opponents_act(a, worker, row, t, moves, first, size):
 
 @njit(**INNER)
 def _pack(pack, rows, per_block, first, size, held, kept, back):
-    """Copy a block's rows of a pack to `held`, or back, but for games that are kept as they are."""
+    """Copy a block's rows of a pack to `held`, or back except for games that keep the new state."""
     for e in range(_0, size):
         game = first + e
         at = game // per_block * rows * per_block + game % per_block
@@ -153,7 +154,7 @@ def _opponents_move(a, worker, t, first, size):
 
 @njit(**INNER)
 def _move_row(both, n, source, target, first, size, which):
-    """Copy what some games show in one row to another."""
+    """Copy observations of some games from one row to another."""
     for side in range(_0, _2):
         there, here = (_2 * source + side) * n.games + first, (_2 * target + side) * n.games + first
         for f in range(_0, n.features):

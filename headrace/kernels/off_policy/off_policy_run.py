@@ -1,6 +1,5 @@
-"""The whole loop of an off-policy algorithm compiled: act, step the environments, append to the replay buffer, draw
-minibatches, learn. Each part is left out where it is done in Python.
-"""
+"""Loop of an off-policy algorithm, compiled: act, step the environments, append to the replay buffer, draw minibatches,
+learn. A part that is done in Python is left out."""
 
 from __future__ import annotations
 
@@ -74,10 +73,11 @@ def _one_step(columns, ring, batch, learning, steps, t):
 
 @njit(**ENTRY)
 def run_steps(worker, state, columns, ring, batch, learning, steps):
-    """Steps span[FIRST] .. span[LAST] - 1, or as much of them as span[FLAGS] say: see
+    """Run steps span[FIRST] .. span[LAST] - 1, or those parts of them that span[FLAGS] names: see
     kernels.off_policy.off_policy_run_arguments.
 
-    worker, state: see kernels.runtime.thread_pool; worker threads take part in the learning calls."""
+    worker, state: see kernels.runtime.thread_pool; worker threads take part in the learning calls.
+    """
     if worker == 0:
         take_threads(learning.state, state)
         for t in range(steps.span[slots.FIRST], steps.span[slots.LAST]):

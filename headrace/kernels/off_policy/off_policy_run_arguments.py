@@ -94,9 +94,9 @@ class Learning(NamedTuple):
     `slots` for each worker, uint64; its work queue's state.
 
     since: the slot of gradient steps taken, of which losses with a delay need the rest by `period`. follow: float32
-    [G], how far the target moves after each step: tau after every `interval`; empty where that is constant. metrics:
-    float32 [G, M], 0 where one was not measured. error: float32 [G, room], TD errors for priorities; or empty. sums:
-    float64 [M + 1], metrics are added, last how many gradient steps they are of.
+    [G], the fraction by which the target moves after each step: tau after every `interval`, else 0; empty where that is
+    constant. metrics: float32 [G, M], 0 where one was not measured. error: float32 [G, room], TD errors for priorities;
+    or empty. sums: float64 [M + 1], sums of the metrics, and last the number of gradient steps that they are sums of.
     """
 
     entry: np.uint64
@@ -114,10 +114,10 @@ class Learning(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """T steps. span: int64 [4], see above. every: steps from learning to learning. actor, actor_words: entry point and
-    argument slots of the program that acts for a row of environments; moving: int64 [n, 3], a slot of it, the address
-    that it has in the first row, and bytes from row to row. entry, words: of the environments' step, whose last slot is
-    the time. spent: uint64 [PARTS], see above."""
+    """Arguments of T steps. span: int64 [4], see above. every: steps from learning to learning. actor, actor_words:
+    entry point and argument slots of the program that acts for a row of environments; moving: int64 [n, 3], a slot of
+    it, the address that it has in the first row, and bytes from row to row. entry, words: of the environments' step,
+    whose last slot is the time. spent: uint64 [PARTS], see above."""
 
     span: np.ndarray
     every: np.int64

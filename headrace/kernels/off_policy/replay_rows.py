@@ -20,7 +20,7 @@ _REPLAY = U(Purpose.REPLAY)
 
 @njit(**INNER)
 def append(columns, ring, t):
-    """Row t of a rollout, and after it the observation that follows: see Replay.append."""
+    """Append row t of a rollout, and the observation that follows it: see Replay.append."""
     envs, begin = ring.envs, U(ring.written[0])
     before, after = (begin + ring.length - _1) % ring.length * envs, (begin + _1) % ring.length * envs
     at, now = begin % ring.length * envs, t * envs

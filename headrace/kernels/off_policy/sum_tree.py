@@ -15,7 +15,7 @@ _TINY = D(np.finfo(np.float64).tiny)
 
 @njit(**INNER)
 def _leaf(depth, tree, left):
-    """The node of the leaf at which the sum of those before it exceeds `left`."""
+    """Find the leaf at which the cumulative sum exceeds `left`, as a node's number."""
     node = _1
     for _ in range(depth):
         node *= _2
@@ -28,7 +28,7 @@ def _leaf(depth, tree, left):
 
 @njit(**INNER)
 def _ascend(depth, tree, node):
-    """The sums above a leaf."""
+    """Update the sums above a leaf."""
     for _ in range(depth):
         node >>= _1
         tree[node] = tree[_2 * node] + tree[_2 * node + _1]
@@ -36,14 +36,14 @@ def _ascend(depth, tree, node):
 
 @njit(**ENTRY)
 def descend(depth, count, tree, left, rows):
-    """rows[i]: the leaf at which the sum of those before it exceeds left[i]."""
+    """Write rows[i], the leaf at which the cumulative sum exceeds left[i]."""
     for i in range(U(count)):
         rows[i] = np.int64(_leaf(depth, tree, left[i]) - (_1 << U(depth)))
 
 
 @njit(**ENTRY)
 def add_up(depth, count, tree, rows):
-    """The sums above these leaves. The last row below a node finds both of its sums as they are to be."""
+    """Update the sums above these leaves. The last row below a node adds up both of its final sums."""
     for i in range(U(count)):
         _ascend(depth, tree, U(rows[i]) + (_1 << U(depth)))
 

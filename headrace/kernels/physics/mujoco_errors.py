@@ -1,8 +1,9 @@
-"""MuJoCo's fatal errors in threads of compiled code: the call that meets one is left, instead of the process.
+"""Handling of MuJoCo's fatal errors in threads of compiled code: the call that meets one is left, instead of ending the
+process.
 
-MuJoCo ends the process after a fatal error, unless a handler does not return. The handler here jumps back into the
-call (setjmp, longjmp), as that of MuJoCo's own package does. It finds the call by its place on the stack: of all calls
-that are being made, that of this thread is the nearest below.
+MuJoCo ends the process after a fatal error, unless a handler does not return. The handler here jumps back into the call
+(setjmp, longjmp), as that of MuJoCo's own package does. It finds the call by its place on the stack: of all calls that
+are being made, this thread's is the nearest below.
 """
 
 from __future__ import annotations

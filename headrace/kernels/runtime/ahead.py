@@ -1,8 +1,8 @@
-"""Kernels that a training will ask for, compiled by other processes meanwhile: the first one on a machine compiles for
-many seconds, in one thread, on which the other cores would wait.
+"""Compilation of kernels ahead of time: other processes compile the kernels that a training will ask for. The first
+training on a machine would otherwise compile for many seconds in one thread, while the other cores wait.
 
 ahead.json has the entry points (kernels.runtime.entry_points) of each kind of training, those with the most code first;
-of each entry point the types of its arguments, as native.kind() writes them; and the modules that have these types.
+for each entry point the types of its arguments, as native.kind() writes them; and the modules that have these types.
 `python tests/kernels/test_ahead.py` writes it. An entry point that it lacks is compiled when it is asked for.
 """
 
@@ -45,8 +45,8 @@ def known() -> dict[str, Any]:
 def start(training: str, cores: int) -> None:
     """Compile what a kind of training needs and the cache lacks, in other processes, without waiting for them.
 
-    cores: as many as there may be processes, this one included. Nothing is done where that is 1, where it was done
-    before, and for kinds of training that the file lacks.
+    cores: limit of the number of processes, this one included. Does nothing for a single core, at a second call, and
+    for kinds of training that the file lacks.
     """
     if training in _started or cores == 1 or os.environ.get(SWITCH) == "0":
         return
@@ -66,7 +66,7 @@ def _file(name: str) -> str:
 
 
 def compile_all(names: list[str], parent: int) -> None:
-    """Compile entry points that no other process compiles, as long as the process `parent` is there."""
+    """Compile entry points that no other process compiles, as long as the process `parent` exists."""
     for name in names:
         lock = (folder() / _file(name)).with_suffix(".lock")
         if os.getppid() == parent and not is_kept(_file(name)) and not is_locked(lock):

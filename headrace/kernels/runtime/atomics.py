@@ -17,23 +17,23 @@ def rest(builder: ir.IRBuilder) -> None:
 
 @operation(types.int64, ARRAY, types.uint64)
 def read(builder: ir.IRBuilder, array: ir.Value, index: ir.Value) -> ir.Value:
-    """array[index], as other threads left it."""
+    """Read array[index], as other threads left it."""
     return builder.load_atomic(builder.gep(array, [index]), "seq_cst", 8)
 
 
 @operation(types.void, ARRAY, types.uint64, types.int64)
 def write(builder: ir.IRBuilder, array: ir.Value, index: ir.Value, value: ir.Value) -> None:
-    """array[index] = value, after all that was written before."""
+    """Write array[index] = value, after all earlier writes."""
     builder.store_atomic(value, builder.gep(array, [index]), "seq_cst", 8)
 
 
 @operation(types.void, ARRAY, types.uint64)
 def increase(builder: ir.IRBuilder, array: ir.Value, index: ir.Value) -> None:
-    """array[index] += 1, after all that was written before."""
+    """Increase array[index] by 1, after all earlier writes."""
     builder.atomic_rmw("add", builder.gep(array, [index]), ir.Constant(ir.IntType(64), 1), "seq_cst")
 
 
 @operation(types.boolean, ARRAY, types.uint64, types.int64, types.int64)
 def exchange(builder: ir.IRBuilder, array: ir.Value, index: ir.Value, old: ir.Value, new: ir.Value) -> ir.Value:
-    """array[index] = new if it is old; whether it was."""
+    """Set array[index] = new if it is old. True if it was."""
     return builder.extract_value(builder.cmpxchg(builder.gep(array, [index]), old, new, "seq_cst"), 1)

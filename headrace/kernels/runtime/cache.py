@@ -56,7 +56,7 @@ def entry(
     announcement: str,
     explained: Callable[[ModuleType], AbstractContextManager[ModuleType | None]] = contextlib.nullcontext,
 ) -> Native:
-    """A function of the module with this text, compiled for arguments of these types, or loaded where any process has
+    """Load a function of the module with this text for arguments of these types. It is compiled where no process has
     done that before.
 
     The announcement goes to stderr when something is compiled, inside explained(module).
@@ -137,7 +137,7 @@ def keep_content(file: str, content: bytes) -> None:
 
 
 def guarded(file: str) -> AbstractContextManager[None]:
-    """A lock between processes, for who makes a file of the folder."""
+    """Hold a lock between processes, to make a file of the folder."""
     return locked((folder() / file).with_suffix(".lock"))
 
 
@@ -152,7 +152,8 @@ def _code(path: Path, compiled: Callable[[], bytes]) -> bytes:
 
 
 def _announce(title: str, announcement: str) -> None:
-    """Say once per module that it is being compiled: in this process, and among those that compile it at this time."""
+    """Announce once per module that it is being compiled: in this process, and among processes that compile it at this
+    time."""
     if title in _announced:
         return
     _announced.add(title)
@@ -194,7 +195,7 @@ def _read(name: str) -> bytes | None:
 
 
 def _checksum(name: str, code: bytes) -> bytes:
-    """SHA-256 of a file's name and the code in it: that of another function under this name is as good as damage."""
+    """SHA-256 of a file's name and the code in it. The code of another function under this name counts as damage."""
     return hashlib.sha256(name.encode() + b"\0" + code).digest()
 
 
@@ -232,7 +233,7 @@ def _loaded(title: str, text: str) -> ModuleType:
 
 
 def compile_once(module: ModuleType, wanted: Mapping[str, tuple[Type, ...]], announcement: str) -> None:
-    """Compile functions of a module for tuples of Numba types, or load them where any process has done it before.
+    """Compile functions of a module for tuples of Numba types, or load them where any process has done that before.
 
     The announcement goes to stderr when something is compiled.
     """

@@ -1,8 +1,8 @@
-"""The folder of compiled kernels: which one it is, whose files in it are run, and how long they stay.
+"""Folder of compiled kernels: which one it is, whose files in it are run, and how long they stay.
 
-Whoever can write there can have this process run their code. So the folder must be the user's own and closed to others.
-One that $HEADRACE_CACHE names may belong to another user, who is trusted with that, and is only read where it cannot be
-written.
+A user who can write there can have this process run any code. So the folder must be the user's own and closed to
+others. A folder that $HEADRACE_CACHE names may belong to another user, who is trusted with that. It is only read where
+it cannot be written.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def write(path: Path, content: bytes, mode: int = READABLE) -> None:
 
 def keep(path: Path, content: bytes, mode: int = READABLE) -> bool:
     """Write a file atomically, and now and then remove old ones. False, after a line on stderr, where it cannot be
-    written: what was compiled is used all the same."""
+    written; the compiled code is used all the same."""
     try:
         write(path, content, mode)
     except OSError as error:
@@ -156,7 +156,8 @@ def _complain(place: Path, why: str) -> None:
 
 
 def evict(place: Path) -> None:
-    """Remove files of kernels that were not used for long, and the longest unused of too many."""
+    """Remove files of kernels that were not used for long, and, where there are too many, those that were unused the
+    longest."""
     files = []
     for path in place.rglob("*headrace_*"):
         with contextlib.suppress(OSError):  # another process has removed it
@@ -171,8 +172,8 @@ def evict(place: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; none where the system has no locks, or the file cannot be made: every write is
-    atomic anyway."""
+    """Hold a lock between processes. Without one where the system has no locks, or the file cannot be made: every write
+    is atomic anyway."""
     try:
         import fcntl
 

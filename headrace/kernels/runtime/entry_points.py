@@ -56,11 +56,12 @@ def _source(module: str) -> bytes:
 
 
 def file_name(name: str, function: str, types: str) -> str:
-    """The file in which the cache keeps what entry() gives. types: as native.kind() writes those of its arguments."""
+    """Name of the file in which the cache keeps an entry point. types: of its arguments, as native.kind() writes
+    them."""
     return disk.file_name(name.replace(".", "_"), _text(name), function, types)
 
 
 def entry(name: str, function: str, arguments: tuple[Argument, ...], announcement: str) -> Native:
-    """A function of the module headrace.kernels.`name`, compiled for arguments of these types; announced if that takes
-    time. The types of later arguments are not checked: they must be the same."""
+    """Load a function of the module headrace.kernels.`name`, compiled for arguments of these types. Announced if that
+    takes time. The types of later arguments are not checked: they must be the same."""
     return disk.entry(name.replace(".", "_"), _text(name), function, arguments, announcement)

@@ -1,14 +1,15 @@
-"""A call that other threads help with: nothing in it, and nothing that helpers do, needs Python and its lock (GIL).
+"""Calls that other threads help with. Neither the calls nor the helpers need Python and its lock (GIL).
 
-A helper that held a Python object would wait for the lock after each call, and the main thread then for the helper:
-50 to 150 us a call, on a machine of two cores.
+A helper that held a Python object would wait for the lock after each call, and the main thread would wait for the
+helper: 50 to 150 us a call, on a machine of two cores.
 
 Jobs: int64 [J, LINE], a row for a worker of a call: its state, the address of the entry point, that of its argument
-slots (kernels.runtime.native), whether a helper watches the row, and the main thread's float mode, which its helpers
-take: without it, which numbers are flushed to 0 would depend on who does a job. Helpers read numbers of rows from a
-pipe. Whoever takes a job does it: a helper, or the main thread, which needs no help any more once it is done with its
-own. A number that is read later leads to a job that is not open, or to another one. After a job a helper watches its
-row for a while before it waits for the pipe: to wake it takes longer than a step of many an environment.
+slots (kernels.runtime.native), whether a helper watches the row, and the main thread's float mode. Helpers take over
+this mode; otherwise the thread that does a job would decide which numbers are flushed to 0. Helpers read numbers of
+rows from a pipe. A job is done by the thread that takes it: a helper, or the main thread, which needs no help once it
+has done its own job. A number that is read later leads to a job that is not open, or to another one. After a job a
+helper watches its row for a while before it waits for the pipe: waking it takes longer than a step of many
+environments.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _system(builder: ir.IRBuilder, name: str, result: ir.Type, *values: ir.Value
 
 @operation(types.int64, types.int32, ARRAY, types.uint64)
 def _receive(builder: ir.IRBuilder, pipe: ir.Value, words: ir.Value, size: ir.Value) -> ir.Value:
-    """Wait for bytes from a pipe; how many have come, or -1."""
+    """Wait for bytes from a pipe. Returns how many have come, or -1."""
     return _system(builder, "read", ir.IntType(64), pipe, words, size)
 
 
@@ -64,7 +65,7 @@ def _address(builder: ir.IRBuilder, array: ir.Value, index: ir.Value) -> ir.Valu
 
 @operation(types.int32, types.uint64, types.uint64)
 def _call(builder: ir.IRBuilder, entry: ir.Value, slots: ir.Value) -> ir.Value:
-    """Call an entry point: its status, 0 where it has raised nothing."""
+    """Call an entry point. Returns its status, 0 where it has raised nothing."""
     kind = ir.FunctionType(ir.IntType(32), [slots.type])
     return builder.call(builder.inttoptr(entry, kind.as_pointer()), [slots])
 
@@ -82,7 +83,7 @@ def _watch(job):
 
 @njit(**ENTRY)
 def serve(pipe, jobs, received):
-    """Do jobs of which a pipe says the numbers, until it says -1. received: int64 [1], of this thread alone."""
+    """Do jobs whose numbers come from a pipe, until -1 comes. received: int64 [1], of this thread alone."""
     while _receive(pipe, received, _WORD) == _WORD and received[0] >= 0:
         job = jobs[received[0]]
         while exchange(job, _STATE, _OPEN, _TAKEN):
@@ -94,7 +95,7 @@ def serve(pipe, jobs, received):
 
 @njit(**INNER)
 def _open(jobs, first, entry, slots, count, copies, threads):
-    """A job for each worker from 1, with a copy of the slots of which the first is its number."""
+    """Open a job for each worker from 1. Each has a copy of the slots, whose first is its number."""
     for worker in range(_1, threads):
         base = (worker - _1) * count
         for k in range(_0, count):
@@ -108,7 +109,7 @@ def _open(jobs, first, entry, slots, count, copies, threads):
 
 @njit(**INNER)
 def _announce(pipe, jobs, first, numbers, announced):
-    """Write the numbers of workers' jobs to the pipe, but of those that a helper watches."""
+    """Write the numbers of workers' jobs to the pipe, except jobs that a helper watches."""
     unseen = _0
     for worker in range(_1, announced):
         if not read(jobs[first + worker], _WATCHED):
@@ -120,7 +121,7 @@ def _announce(pipe, jobs, first, numbers, announced):
 
 @njit(**INNER)
 def _close(job):
-    """Take a job back, or wait until who has it is done; whether it failed."""
+    """Take a job back, or wait until the helper that has it is done. True if it failed."""
     if exchange(job, _STATE, _OPEN, _CLOSED):
         return False
     looked = 0
@@ -135,12 +136,12 @@ def _close(job):
 @njit(**ENTRY)
 def share(pipe, jobs, first, numbers, entry, slots, count, state, copies, threads, announced):
     """Call an entry point whose first arguments are a worker's number and a queue's state, as worker 0 in this thread
-    and as workers 1 .. threads - 1 in those that help. All have returned when this does.
+    and as workers 1 .. threads - 1 in helpers. Returns once all have returned.
 
-    jobs: those of this call are rows first + 1 and on. slots: worker 0's, `count` of them. copies: uint64, room for
-    those of the others. announced: the pipe gets the jobs of so many threads, this one included, and those of the rest
-    from whoever waits for something. numbers: int64 [threads], of which the first is then 1 where one has stopped with
-    an exception, else 0.
+    jobs: those of this call are rows first + 1 and on. slots: worker 0's, `count` of them. copies: uint64, memory for
+    those of the other workers. announced: the pipe gets the jobs of so many threads, this one included;
+    _Board.announce() gives it the other jobs later. numbers: int64 [threads]; the first is then 1 where a worker has
+    stopped with an exception, else 0.
     """
     open_for(state, threads)
     _open(jobs, first, entry, slots, count, copies, threads)
@@ -169,7 +170,8 @@ _call_parts = single_task(_call_part)
 
 @njit(**ENTRY)
 def call_parts(worker, state, entry, slots, cut, copies, stopped):
-    """Call an entry point for each part cut[k] .. cut[k + 1] of a range, which goes into its last slots but one.
+    """Call an entry point for each part cut[k] .. cut[k + 1] of a range. The part goes into the third-last and the
+    second-last slot.
 
     copies: uint64 [WORKERS, slots]. stopped: bool [1], true where a call has stopped with an exception.
     """

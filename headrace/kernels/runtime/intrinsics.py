@@ -1,5 +1,5 @@
-"""Functions of LLVM instructions that Numba code can call: calling the machine code of another file by its address, the
-processor's clock, and how a thread computes."""
+"""Functions of LLVM instructions that Numba code can call: to call another file's machine code by its address, to read
+the processor's clock, and to set how a thread rounds."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def float_mode(builder: ir.IRBuilder) -> ir.Value:
 
 @operation(types.void, types.int64)
 def set_float_mode(builder: ir.IRBuilder, mode: ir.Value) -> None:
-    """Let this thread compute as float_mode() said of another."""
+    """Set this thread's float mode to one that float_mode() returned in another thread."""
     if X86:
         _control(builder, "ldmxcsr", mode)
     elif _ARM:

@@ -64,7 +64,7 @@ def optimized(function: Dispatcher, types: tuple[Type, ...]) -> llvm.ModuleRef:
 
 
 class _Linked(JITCodeLibrary):
-    """A function as Numba translates it: neither optimised nor made into machine code, and linked only if asked for."""
+    """Function as Numba translates it: neither optimised nor made into machine code, and linked only if asked for."""
 
     def finalize(self) -> None:
         self._finalized = True
@@ -81,7 +81,7 @@ class _Linked(JITCodeLibrary):
         return super()._get_module_for_linking()
 
     def _called(self) -> dict[JITCodeLibrary, None]:
-        """The libraries of what it calls, directly or not, in order."""
+        """Libraries of the functions that it calls, directly or not, in order."""
         found: dict[JITCodeLibrary, None] = {}
         waiting = [*reversed(self._linking_libraries)]
         while waiting:
@@ -109,7 +109,7 @@ class _Linker(JITCPUCodegen):
 
 
 class _NoColours:
-    """Numba's marks in its error messages, which are none."""
+    """Colours of Numba's error messages: none."""
 
     def __getattr__(self, name: str) -> Callable[[str], str]:
         return lambda message: message

@@ -30,7 +30,7 @@ Argument: TypeAlias = "np.ndarray | np.generic | float | tuple[Argument, ...]"  
 
 
 class Native:
-    """A function from machine code: of object_code() of kernels.runtime.machine_code, or for row programs of that of
+    """Function from machine code: of object_code() of kernels.runtime.machine_code, or, for row programs, of
     kernels.rows.targets.cpu_code. It returns nothing.
 
     Types are not checked: arguments must have those that it was compiled for. Releases the GIL; run_with_gil does not.
@@ -54,8 +54,8 @@ class Call:
     """A function with its arguments, converted to slots once: calling it again costs half a microsecond.
 
     slots: uint64, at `address`. Numbers among the arguments may be changed there (put); arrays are not copied.
-    with_gil: keep the GIL, in functions of microseconds: who releases it gets it back after up to 5 ms
-    (sys.setswitchinterval).
+    with_gil: keep the GIL, for functions that take microseconds: a thread that releases it gets it back after up to 5
+    ms (sys.setswitchinterval).
     """
 
     def __init__(self, function: Native, arguments: tuple[Argument, ...], with_gil: bool = False) -> None:
@@ -95,7 +95,8 @@ class Call:
         self.slots[slot + _ADDRESS] = address
 
     def moving(self, slot: int, address: int, step: int) -> tuple[int, int, int]:
-        """(slot, address, step): where point() writes, for who writes it there; and what else it needs."""
+        """(slot, address, step) for a caller that writes the address itself. The slot is the one that point()
+        writes."""
         return slot + _ADDRESS, address, step
 
     def array_address(self, slot: int) -> int:
@@ -103,7 +104,7 @@ class Call:
         return int(self.slots[slot + _ADDRESS])
 
     def as_it_is(self) -> Call:
-        """The same call, of which the slots stay what they are now."""
+        """Make a copy of the call. The copy's slots stay as they are now."""
         other = copy(self)
         other.slots = self.slots.copy()
         other.address = other.slots.ctypes.data
@@ -111,8 +112,8 @@ class Call:
 
 
 class SharedCall:
-    """A function with arguments of which arrays of the same shapes, and numbers, are given at each call: takes a
-    microsecond. Several threads may call it at once.
+    """Function whose arrays, of the same shapes, and numbers are given at each call. A call takes a microsecond.
+    Several threads may call it at once.
 
     arguments: no tuples; arrays like those that will be given.
     """

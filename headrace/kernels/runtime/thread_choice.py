@@ -31,7 +31,7 @@ class ThreadChoice:
         return self.several != (self._left <= 0 and TURNS[len(self._took)])
 
     def took(self, several: bool, seconds: float) -> None:
-        """A call took so long. One made in another way than next() said counts for nothing."""
+        """Note the time of a call. A call in another way than next() said does not count."""
         if several != self.next():
             return
         if self._left > 0:
@@ -42,7 +42,7 @@ class ThreadChoice:
             self._compare()
 
     def _compare(self) -> None:
-        """Choose by the fastest call in each way and the one in the middle: one of these alone may be chance."""
+        """Choose by the fastest call and by the median call in each way: either alone may be chance."""
         calls = [*zip(self._took, TURNS, strict=True)]
         other, usual = (sorted(took for took, own in calls if own is way) for way in (True, False))
         self._took, self._left = [], max(PERIOD, (sum(other) - len(other) * usual[0]) / COST)

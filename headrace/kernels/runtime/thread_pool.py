@@ -42,12 +42,12 @@ def queue_state() -> np.ndarray:
 class WorkQueue:
     """Runs a kernel on several threads.
 
-    While the machine is busy it uses one thread: a thread that waits for a core delays the others. While other
-    processes compute (core.device.cores_taken), each keeps a core. A thread joins the call once one of them has ended,
-    if the call before was long enough for that.
+    While the machine is busy, one thread is used: a thread that waits for a core would delay the others. While other
+    processes compute (core.device.cores_taken), each keeps a core. Once such a process has finished, a thread joins the
+    call, if the call before was long enough for that.
 
-    alone: how many of the next calls use one thread. seconds: how long the last call took that was worth several.
-    alike: whether all calls do about the same work; then it is measured whether one thread is faster, and one is used.
+    alone: number of the next calls that use one thread. seconds: time of the last call that was worth several threads.
+    alike: whether all calls do about the same work. Then one thread is used if measurements show that it is faster.
     """
 
     def __init__(self, alike: bool = True) -> None:
@@ -55,8 +55,8 @@ class WorkQueue:
         self.choice = ThreadChoice() if alike else None
 
     def run(self, call: Call, threads: int) -> None:
-        """Run a call whose first arguments are 0 and queue_state(): worker 0 in this thread, and workers from 1
-        in other threads. Returns once all have.
+        """Run a call whose first arguments are 0 and queue_state(): worker 0 in this thread, and workers from 1 in
+        other threads. Returns once all workers have returned.
 
         The function must release the GIL, and return in worker threads once the main thread has closed the queue. Its
         results must not depend on the number of threads.
@@ -83,11 +83,11 @@ class WorkQueue:
 
 
 class CallInParts:
-    """A call about a range, which its last three argument slots give as the first, the last + 1, and a number for all,
-    made by several threads with a part of the range each."""
+    """Call about a range that several threads make, each with a part of the range. The call's last three argument slots
+    are the first number of the part, its last + 1, and a number that is the same for all parts."""
 
     def __init__(self, call: Call, cut: Sequence[int]) -> None:
-        """cut: where the parts begin, and the end of the last."""
+        """Store the call. cut: the beginnings of the parts, and the end of the last one."""
         self.call, self._threads, self._queue = call, len(cut) - 1, WorkQueue()
         self._stopped = np.zeros(1, np.bool_)
         copies = np.zeros((WORKERS, len(call.slots)), np.uint64)
@@ -152,7 +152,7 @@ class _Helpers:
         atexit.register(self._end, process)
 
     def take_board(self) -> _Board:
-        """The board that was used last, whose rows a helper may watch."""
+        """Take the board that was used last, whose rows a helper may watch."""
         while True:
             try:
                 return self._boards.pop()
@@ -174,7 +174,7 @@ class _Helpers:
 
 @cache
 def _helpers(process: int) -> _Helpers:
-    """One for each process: threads do not survive a fork."""
+    """Helpers of this process: threads do not survive a fork."""
     return _Helpers(process)
 
 
@@ -201,7 +201,8 @@ def _alone(call: Call) -> None:
 
 
 def _run_threads(call: Call, threads: int, free: int, others: Sequence[int]) -> None:
-    """free: cores. others: processes for the end of which more threads wait, up to `threads`; empty for none."""
+    """Run a call on as many threads as cores are free. free: number of such cores. others: processes; each one that
+    ends lets another thread join, up to `threads`. Empty for none."""
     first = max(1, min(threads, free))
     helpers = _helpers(os.getpid())
     board = helpers.take_board()

@@ -1,15 +1,16 @@
-"""A queue of tasks, each cut into parts, that the main thread and worker threads work off together without locks.
+"""Queue of tasks, each cut into parts, that the main thread and worker threads work off together without locks.
 
 Threads claim parts one by one, so that a worker thread that is not scheduled delays no other: the main thread does its
-parts too. The main thread takes them from the front and worker threads from the back, so that what a thread wrote in
-one task is what it reads in the next. So that a short delay does not move that, a thread that is done with its share
-waits a while before it takes parts of the others' (_PATIENCE), unless these have taken none: then they are late.
-OpenMP's barriers, which wait for every thread, take milliseconds where other processes use the same cores. A part's
-result must not depend on the thread that computes it.
+parts too. The main thread takes parts from the front and worker threads take them from the back. So a thread reads in
+one task what it has written in the task before, and the data stay in one core's cache. A thread that has finished its
+share waits a while before it takes parts of other threads (_PATIENCE), so that a short delay does not move these parts.
+It does not wait for threads that have taken no part yet: they are late. OpenMP's barriers, which wait for every thread,
+take milliseconds where other processes use the same cores. A part's result must not depend on the thread that computes
+it.
 
-State: int64 [16], zeros at first, then see open_for(). One word holds the number of the current task, of its parts, and
-of the parts that are taken from the front and from the back: 16 bits each. A task of more parts is run as several, of
-which each begins at part _FIRST. Worker 0 is the main thread.
+State: int64 [16], zeros at first, then see open_for(). One word holds the number of the current task, the count of its
+parts, and the counts of parts taken from the front and from the back: 16 bits each. A task of more parts is run as
+several tasks, each of which begins at part _FIRST. Worker 0 is the main thread.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _PATIENCE = np.uint64(2)  # the time of a thread's share is divided by 2^2: so l
 
 @njit(**INNER)
 def open_for(state, threads):
-    """A queue without a task for so many threads, which share its parts."""
+    """Open a queue without a task for so many threads, which share its parts."""
     for i in range(np.uint64(0), np.uint64(len(state))):
         state[i] = 0
     write(state, _THREADS, np.int64(threads))
@@ -39,7 +40,7 @@ def open_for(state, threads):
 
 @njit(**INNER)
 def take_threads(state, other):
-    """Share a queue's parts among as many threads as another queue's."""
+    """Share a queue's parts among as many threads as another queue does."""
     write(state, _THREADS, read(other, _THREADS))
 
 
@@ -62,10 +63,13 @@ def _share(state, worker, parts):
 
 @njit(**INNER)
 def _claim(state, worker, turn):
-    """A part of the current task, which is then the caller's to do, -1 where none is left; and the new turn.
+    """Claim a part of the current task, which the caller then has to do. Returns the part, or -1 where none is left,
+    and the new turn.
 
-    turn: the task that this thread is at, which the main thread may have ended since; the time when it began that; and
-    the time up to which it waits with others' parts, 0 while it has parts of its own."""
+    turn: (task, began, until). task: the number of the task that this thread works on, which the main thread may have
+    ended since. began: the time when the thread began that task. until: the time up to which the thread waits before it
+    takes parts of other threads; 0 while it has parts of its own.
+    """
     task, began, until = turn
     while True:
         word = read(state, _WORD)

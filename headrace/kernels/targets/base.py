@@ -16,10 +16,10 @@ from headrace.kernels.targets.params import ParamValues
 class CompiledTarget(Protocol):
     """N environments on one device: CpuEnvs, CudaEnvs, TorchEnvs, made with (ir, num_envs, params, device, **options).
 
-    first_env: number of environment 0, where these are a part of a larger set: i draws what first_env + i of it draws.
-    params: name -> one number for all environments, or N of them; those not named have their default.
-    The state is kept packed: float32 [S, N], int32 [S, N] (EnvIR.floats, EnvIR.integers), one array per array field,
-    and per environment the number of the episode (uint32 bits), its length (int32) and its return (float32).
+    first_env: number of environment 0 in a larger set: environment i draws what environment first_env + i of the set
+    draws. params: name -> one number for all environments, or N of them; those not named have their default. The state
+    is kept packed: float32 [S, N], int32 [S, N] (EnvIR.floats, EnvIR.integers), one array per array field, and per
+    environment the number of the episode (uint32 bits), its length (int32) and its return (float32).
     """
 
     ir: EnvIR
@@ -36,19 +36,19 @@ class CompiledTarget(Protocol):
         adds one to the episode and resets with key (seed, RESET, environment, episode, 0)."""
 
     def set_params(self, params: ParamValues) -> None:
-        """Take other parameters, all that do not have their default. Raises ValueError as the constructor, and where
-        one has a number for each environment and none had when these were made."""
+        """Set parameters; those that are not given have their default. Raises ValueError as the constructor does, and
+        for a parameter with a number for each environment if none had that when these environments were made."""
 
     def run(self, rollout: Rollout, first: int, last: int) -> None:
-        """Rows `first` .. `last` by the actions in the rollout."""
+        """Step rows `first` .. `last` by the actions in the rollout."""
 
     def run_random(self, rollout: Rollout, first: int, last: int, counter: int) -> None:
-        """Rows `first` .. `last` by random actions (kernels.targets.random_actions), which are written into the
+        """Step rows `first` .. `last` by random actions (kernels.targets.random_actions), which are written into the
         rollout. counter: steps taken before."""
 
     def restart(self, rollout: Rollout, t: int, which: Tensor) -> None:
-        """Begin the next episode of the environments `which`, bool [N], in row t + 1; the others stay where they are.
-        Only the environments `which` have a meaningful row t + 1. Overwrites valid[t]. For one agent."""
+        """Begin the next episode of the environments `which`, bool [N], in row t + 1. The others keep their state. Only
+        the environments `which` have a meaningful row t + 1. Overwrites valid[t]. For one agent."""
 
     def step_some(self, rollout: Rollout, t: int, which: Tensor) -> None:
         """Same as step(), for the environments `which`, bool [N]. The others keep their state, and their outcome has no

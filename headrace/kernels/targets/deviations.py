@@ -1,6 +1,6 @@
-"""Two backends of one environment side by side: single steps from the same states, never trajectories.
+"""Comparison of two backends of one environment by single steps from the same states, never by trajectories.
 
-An unstable environment in float32 drifts apart from itself; a single step agrees to rounding.
+Two trajectories of an unstable environment in float32 drift apart; a single step agrees to rounding.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Deviation(NamedTuple):
 def deviation(
     envs: CompiledTarget, reference: CompiledTarget, num_steps: int, seed: int, allowed: float = 1e-5
 ) -> Deviation:
-    """Step both from the reference's states by random actions; give the column that is furthest apart.
+    """Step both from the reference's states by random actions, and find the column with the largest deviation.
 
     environments may be on any device; the reference is on the CPU, and has as many environments of the same source.
     """

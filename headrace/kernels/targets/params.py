@@ -34,9 +34,11 @@ def repacked(ir: EnvIR, params: ParamValues, num_envs: int, per_env: bool) -> tu
 
 
 def pack_params(ir: EnvIR, params: ParamValues, num_envs: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Parameters as arrays [P], or [P, N] where one has a value per environment: floats, integers, and which it is.
+    """Pack parameters as arrays [P], or [P, N] where one has a value per environment. Returns floats, integers, and
+    whether they are [P, N].
 
-    Raises ValueError for a name that Params does not have, a wrong number of values, and what a parameter cannot hold.
+    Raises ValueError for a name that Params does not have, a wrong number of values, and numbers that a parameter
+    cannot hold.
     """
     known = {p.name for p in ir.params}
     for name in params:
@@ -58,8 +60,8 @@ def pack_params(ir: EnvIR, params: ParamValues, num_envs: int) -> tuple[np.ndarr
 
 
 def _values(param: Param, given: ArrayLike) -> np.ndarray:
-    """A parameter's values. Raises ValueError for what is no number, NaN, and, of whole numbers, fractions and what 32
-    bits do not hold."""
+    """Values of a parameter. Raises ValueError for anything but numbers, for NaN, and, for a parameter of whole
+    numbers, for fractions and numbers that do not fit in 32 bits."""
     value = np.asarray(given)
     numbers = value.dtype.kind in "biuf"
     if param.dtype == kinds.F32:

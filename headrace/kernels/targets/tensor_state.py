@@ -85,7 +85,7 @@ class TensorEnvs:
         raise NotImplementedError
 
     def restart(self, rollout: Rollout, t: int, which: Tensor) -> None:
-        """Begin the next episode of the environments `which`, bool [N], in row t + 1; the others stay where they are.
+        """Begin the next episode of the environments `which`, bool [N], in row t + 1. The others keep their state.
 
         Only the environments `which` have a meaningful row t + 1. Overwrites valid[t]; row t needs actions of the
         space. For one agent.
@@ -94,7 +94,7 @@ class TensorEnvs:
         self.step_some(rollout, t, which)
 
     def step_some(self, rollout: Rollout, t: int, which: Tensor) -> None:
-        """Step the environments `which`, bool [N], from row t to row t + 1; the others stay where they are, and their
+        """Step the environments `which`, bool [N], from row t to row t + 1. The others keep their state, and their
         outcome has no meaning. Row t needs actions of the space everywhere."""
         before = [pack.clone() for pack in (self.floats, self.integers, *self.arrays.values())]
         self.step(rollout, t)
@@ -115,12 +115,13 @@ class TensorEnvs:
         return self.floats[len(self.ir.floats)][envs], self.integers[len(self.ir.integers)][envs]
 
     def run(self, rollout: Rollout, first: int, last: int) -> None:
-        """Rows `first` .. `last` by the actions in the rollout."""
+        """Step rows `first` .. `last` by the actions in the rollout."""
         for t in range(first, last):
             self.step(rollout, t)
 
     def run_random(self, rollout: Rollout, first: int, last: int, counter: int) -> None:
-        """Rows `first` .. `last` by random actions, which are written into the rollout. counter: steps taken before."""
+        """Step rows `first` .. `last` by random actions, which are written into the rollout. counter: steps taken
+        before."""
         shape = last - first, self.num_envs * self.ir.num_agents
         drawn = random_actions(self.ir.action_space, self.seed, counter, *shape, self.device, self.first_env)
         rollout.action[first:last].copy_(drawn)

@@ -48,10 +48,10 @@ def module_text(
     together: list[str] | None = None,
     scratch: int = 1,
 ) -> str:
-    """The text of a module with these functions. reset, step: lines about the environments lo .. hi - 1 of a block.
-    arguments: names of the arrays that hold them. fastmath: LLVM's flags for floats, if any. together: lines that step
-    ENVS_AT_ONCE blocks of one environment, all of them valid. scratch: where blocks need memory for themselves, how
-    many entries of `masked`; a call uses the first block's for all."""
+    """Write the text of a module with these functions. reset, step: lines about the environments lo .. hi - 1 of a
+    block. arguments: names of the arrays that hold the environments. fastmath: LLVM's flags for floats, if any.
+    together: lines that step ENVS_AT_ONCE blocks of one environment, all of them valid. scratch: count of entries of
+    `masked` for blocks that need memory of their own; a call uses the first block's for all."""
     size = envs_per_block(ir)
     inline, kernel = (_with(decorator, fastmath) for decorator in (INLINE, KERNEL))
     planes = "row, plane, action_plane" + (", agent_plane" if ir.num_agents > 1 else "")
@@ -76,7 +76,7 @@ def module_text(
 
 
 def _either(together: list[str], names: str) -> list[str]:
-    """Lines that step several environments together where that can be, and otherwise one after the other."""
+    """Choose lines that step several environments together where possible, and otherwise one after the other."""
     return [
         f"alike = hi - lo == {ENVS_AT_ONCE}",
         *block("if alike", block("for env in range(lo, hi)", ["alike = alike & valid[t * row + env]"])),
@@ -109,7 +109,7 @@ def _reset(text: CpuText) -> list[str]:
 
 
 def _step_branch_free(text: CpuText) -> list[str]:
-    """Loops of few columns each: LLVM gives up on more than 128 tests of whether two of them overlap."""
+    """Write loops of few columns each: LLVM gives up on more than 128 tests of whether two columns overlap."""
     length = text.length
     step = [
         "is_valid = valid_now[i]",

@@ -52,7 +52,7 @@ class EntityText(EpisodeText):
             self.returns = [self.scalar(True, f"{len(ir.floats)} + a")]
 
     def array(self, field: Field) -> str:
-        """A view of the field, without the room behind its last entity."""
+        """View of the field without the padding after its last entity."""
         end = f"[:{self.ir.entities}]" if field.shape and field.shape[0] == self.ir.entities else ""
         return self.environment.array(field) + end
 
@@ -65,7 +65,7 @@ class EntityText(EpisodeText):
         return self.environment.observation(agent, entry)
 
     def keep(self, state: str) -> list[str]:
-        """Stored at once."""
+        """Lines that store a new state at once."""
         return self.store(state)
 
     def scalar(self, is_float: bool, row: int | str) -> str:
@@ -226,7 +226,7 @@ class EntityText(EpisodeText):
         return [bound(x) if floats else f"I32({int(x)})" for x in no_action(self.ir.action_space).reshape(-1)]
 
     def entity_action(self) -> str:
-        """The action of entity e: none, such as 0, where it is no agent."""
+        """Text of the action of entity e. An entity that is no agent has none, such as 0."""
         if not self.ir.entity_agents:
             return "given"
         action = self._action_of(0)

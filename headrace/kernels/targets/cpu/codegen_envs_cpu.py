@@ -35,8 +35,8 @@ MOST_STACK = 1 << 17  # bytes of array fields on the stack: more would not stay 
 
 
 def env_lane_functions(ir: EnvIR, decorator: str) -> list[str]:
-    """Text of the versions for several environments of all functions of a step; none where one of them has none, or a
-    grid or more memory is needed than a stack has."""
+    """Text of the versions for several environments of all functions of a step. Empty where a function has no such
+    version, or where a grid is needed, or more memory than a stack has."""
     stacked = 4 * ENVS_AT_ONCE * sum(prod(field.shape or ()) for field in ir.arrays)
     if ir.observes_into or scratch_size(ir) > 1 or stacked > MOST_STACK:
         return []

@@ -35,14 +35,13 @@ TRIALS = 8  # calls measured for each number of threads
 class CpuEnvs(TensorEnvs):
     """N environments on the CPU; implements headrace.kernels.targets.base.CompiledTarget.
 
-    num_envs: environments; with several agents each agent has a column per environment.
-    threads: how many; None measures during the first calls whether they help. Results are the same bits.
-    first_env: number of environment 0, where these are a part of a larger set: i draws as environment first_env + i.
-    lanes: entities that are computed at once, 1, 2, 4, 8 or 16; None: as many as there are, up to 16. Results are the
-    same bits.
-    across: what is computed at once in SIMD lanes, "entities" of an environment or "environments", 16 of them; None:
-    what was measured to be faster for so many of both. Where functions of the class cannot run for several
-    environments at once, entities. Results are the same bits.
+    num_envs: environments; with several agents each agent has a column per environment. threads: number of threads;
+    None measures during the first calls whether several help. Results are the same bits. first_env: number of
+    environment 0 in a larger set: environment i draws as environment first_env + i of the set. lanes: entities that are
+    computed at once, 1, 2, 4, 8 or 16; None: as many as there are, up to 16. Results are the same bits. across: what is
+    computed at once in SIMD lanes, "entities" of an environment or "environments", 16 of them; None: what was measured
+    to be faster for so many of both. Where functions of the class cannot run for several environments at once,
+    entities. Results are the same bits.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class CpuEnvs(TensorEnvs):
             known[:] = values
 
     def reset(self, rollout: Rollout, seed: int) -> None:
-        """Episode 0 of every environment; writes observation[0] and valid[0]."""
+        """Begin episode 0 of every environment. Writes observation[0] and valid[0]."""
         self.seed = word(seed)
         self._bind(rollout)
         self._entry("reset", (*self._shared, self.num_envs))(*self._shared, self.num_envs)
@@ -102,7 +101,7 @@ class CpuEnvs(TensorEnvs):
             self._pixels.draw(-1)
 
     def step(self, rollout: Rollout, t: int) -> None:
-        """Every environment from row t to row t + 1."""
+        """Step every environment from row t to row t + 1."""
         if rollout is not self._rollout:
             self._bind(rollout)
         if self._trial:
@@ -138,7 +137,7 @@ class CpuEnvs(TensorEnvs):
         self._calls = [(call, call if parts == 1 else self._on_threads(call, parts, size)) for call, size in calls]
 
     def _on_threads(self, call: Call, parts: int, size: int) -> CallInParts:
-        """A call for all environments in so many parts of whole blocks of a size."""
+        """Make a call for all environments in so many parts of whole blocks of a size."""
         blocks = -(-self.num_envs // size)
         return CallInParts(call, [min(blocks * part // parts * size, self.num_envs) for part in range(parts + 1)])
 
@@ -148,7 +147,7 @@ class CpuEnvs(TensorEnvs):
             run()
 
     def _try(self, t: int) -> None:
-        """A timed step: first with one thread, then with all where that may help; the faster choice stays."""
+        """Take a timed step, first with one thread, then with all where that may help. The faster choice stays."""
         trial, parallel = self._trial, self._parts > 1
         start = time.perf_counter()
         self._step(t)

@@ -1,10 +1,10 @@
-"""A uniform grid for loops over within(s.x, s.y, i, radius), as text: entities are sorted by cell, and those of SIMD
-lanes, or one, that are neighbours in this order look together at the cells around them.
+"""Text of a uniform grid for loops over within(s.x, s.y, i, radius). Entities are sorted by cell. Neighbours in this
+order, in SIMD lanes or one at a time, look together at the cells around them.
 
-The grid is made before each phase that needs it, of the entities' bounding box. Cells are numbered along lines of them,
-every second one backwards, so that neighbours in the order are near each other also where a line ends. What the loops
-read of entities is copied in this order. An entity's neighbours come in this order whatever the lanes, and those that
-are looked at and not near change nothing, so the bits do not depend on the lanes.
+The grid is made before each phase that needs it, over the entities' bounding box. Cells are numbered along lines of
+them, every second one backwards, so that neighbours in the order are near each other also where a line ends. The
+entities' numbers that the loops read are copied in this order. An entity's neighbours come in this order whatever the
+lanes, and entities that are looked at and are not near change nothing, so the bits do not depend on the lanes.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def within_of(ir: EnvIR, phase: Phase) -> Within | None:
 
 
 def gridded(ir: EnvIR) -> EnvIR:
-    """The environment with, behind its own functions, grid_NAME of the phases that can use a grid, which take
-    GRID_TAKES too."""
+    """Environment with additional functions grid_NAME, for the phases that can use a grid. They also take
+    GRID_TAKES."""
     phases = [phase for phase in (*ir.phases, *ir.reset_phases) if within_of(ir, phase) is not None]
     of_grid = tuple(replace(phase, name=f"grid_{phase.name}", takes=(*phase.takes, *GRID_TAKES)) for phase in phases)
     made = tuple(_Gridded(ir, phase).function() for phase in phases)

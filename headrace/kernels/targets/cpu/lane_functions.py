@@ -1,4 +1,4 @@
-"""Lane versions of lowered functions: the same for several entities at once, as text.
+"""Text of lane versions of lowered functions, which do the same for several entities at once.
 
 Where lanes may take different ways, both are computed and one is chosen: `a if c else b` becomes lane_select(c, a, b),
 and `if c: x = y` becomes x = lane_select(c, y, x). A function with a `while`, a `break`, an early `return` or a loop
@@ -240,7 +240,8 @@ class LaneVersion:
         return made
 
     def value(self, node: ast.expr, guarded: bool = False) -> ast.expr:
-        """An expression. guarded: it is computed in lanes that do not want it too, so its indices may be any."""
+        """Rewrite an expression. guarded: it is computed also in lanes that do not want it, so its indices may be
+        any."""
         return self.rewriter(guarded).visit(copy.deepcopy(node))  # type: ignore[no-any-return]
 
     def rewriter(self, guarded: bool) -> Values:

@@ -87,7 +87,8 @@ def _entry(context, builder, array_type, array, index_types, indices):  # type: 
 
 
 def _within(builder: ir.IRBuilder, index: ir.Value, count: ir.Value) -> ir.Value:
-    """An index, counted from the end if negative, kept within an array: lanes whose value is not wanted have any."""
+    """Keep an index within an array, counted from the end if negative: lanes whose value is not wanted may have any
+    index."""
     zero = ir.Constant(index.type, None)
     index = builder.select(builder.icmp_signed("<", index, zero), builder.add(index, count), index)
     index = builder.select(builder.icmp_signed("<", index, zero), zero, index)
@@ -259,7 +260,7 @@ def lane_first(typing, array, first, other):  # type: ignore
 
 @intrinsic(prefer_literal=True)
 def lane_shifted(typing, values, by):  # type: ignore
-    """Lane k gets the number of lane k + by; the last ones any."""
+    """Move lanes: lane k gets the number of lane k + by; the last ones get any."""
     size, count = values.size, by.literal_value
 
     def generate(context, builder, call, args):  # type: ignore

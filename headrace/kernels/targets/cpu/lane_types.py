@@ -146,7 +146,7 @@ Emit = Callable[[ir.IRBuilder, str, ir.Value, ir.Value], ir.Value]
 
 
 def _operand_kind(args: Sequence[types.Type]) -> str | None:
-    """The kind in which lanes and lanes, or lanes and a number, are combined; None for two kinds that are not."""
+    """Kind in which lanes and lanes, or lanes and a number, are combined. None for two kinds that do not combine."""
     kinds = {kind_of(arg) for arg in args}
     if kinds == {"u32", "u64"}:  # a number with lanes of 32 bits has no more of its own
         kinds = {kind_of(arg) for arg in args if size_of(arg)}
