@@ -129,7 +129,7 @@ def keep_features(encoded: Tensor) -> dict[str, Tensor]:
 
 
 def features(policy: Policy, batch: Rows) -> Tensor:
-    """Encoded observations [B, F], of which no gradient reaches the encoder."""
+    """Encoded observations [B, F]. No gradient of them reaches the encoder."""
     if FEATURES in batch:
         return batch[FEATURES]  # type: ignore[no-any-return]
     with torch.no_grad():

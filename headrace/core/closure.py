@@ -355,7 +355,7 @@ def global_names(code: CodeType) -> frozenset[str]:
 
 
 def _special(space: Space) -> set[str]:
-    """The methods of a class that operators and calls reach without naming them, but for those that dataclasses and
+    """Names of a class's methods that operators and calls reach without naming them, except those that dataclasses and
     named tuples make of their fields."""
     special = {name for name, x in space.items() if name[:2] == "__" == name[-2:] and type(x) is FunctionType}
     made = {name for name in special if space[name].__code__.co_filename == "<string>"}  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Code of strangers: what lies in a run's folder is not imported, unless the user trusts who made the folder.
+"""Trust in code of other users: code in a run's folder is not imported, unless the user trusts the folder's author.
 
-A run names its environment, wrappers, algorithm and policy, and names are data. Where the code is that a name leads to
-is certain only when it is imported. So it is checked there, for each module and whatever that imports in turn.
+A run names its environment, wrappers, algorithm and policy, and names are data. Only the import shows which file a name
+leads to. So the check is made there, for each module and for all that it imports in turn.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class PrioritizedReplay(Replay):
         self._set(rows.flatten(), (self.highest * can).flatten())
 
     def draw(self, random: Tensor) -> Tensor:
-        """Draw rows of minibatches, int64 [G, B]. random: uniform numbers [G, B, DRAWS], of which the first is used.
+        """Draw rows of minibatches, int64 [G, B]. random: uniform numbers [G, B, DRAWS]; the first of each row is used.
 
         The total is divided into B equal parts, and one row is drawn from each (the paper's appendix B.2.1).
         """

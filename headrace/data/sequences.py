@@ -63,7 +63,7 @@ class SequenceReplay(Replay):
         super()._write(rollout, env, begin)
 
     def draw(self, random: Tensor) -> Tensor:
-        """Rows of minibatches, int64 [..., B], by uniform draws [..., B, DRAWS], of which a few are used.
+        """Draw rows of minibatches, int64 [..., B], by uniform draws [..., B, DRAWS]. Only a few of these are used.
 
         Whole sequences are drawn uniformly from those whose last row's n-step successor has been written. Masked rows
         within them have weight 0. Raises ValueError where sequence_length does not divide B.

@@ -259,7 +259,7 @@ class Training:
             self._recorder.record(row)
 
     def _follow(self) -> Iterator[IterationResult]:
-        """Take part in a training of which rank 0 writes the files."""
+        """Take part in a training whose files rank 0 writes."""
         self.trainer.follow_orders()
         return iter(())
 

@@ -21,7 +21,7 @@ from headrace.policies.flat_parameters import polyak
 
 
 class Call:
-    """Calls of a program on minibatches of `rows` rows, `count` of them, each of which has metrics of its own.
+    """Calls of a program on `count` minibatches of `rows` rows. Each minibatch has metrics of its own.
 
     columns: memory for results that have numbers for each row.
     """

@@ -72,7 +72,7 @@ class Conditions:
             self.reach = self._reach()
 
     def hold(self, arguments: tuple[Any, ...]) -> bool:
-        """True if a call with other arguments is the same, but for their numbers."""
+        """Tell whether a call with other arguments is the same, except for their numbers."""
         if self._varying is not self.tries.varying:
             return False
         seen = is_noted(self)

@@ -1,9 +1,10 @@
-"""Row programs of the built-in losses and networks, as data of the package: what tracing and lowering would make.
+"""Row programs of the built-in losses and networks, as data of the package: the results of tracing and lowering.
 
 They serve where the user's cache has no machine code so far, so that nothing is traced, and where this PyTorch cannot
-be traced. FILE has them by a digest of all that a trace reads (trace_key.source_lines) but for its whole numbers. These
-and those of the program are sums of products of a few sizes, such as the widths of a network: a program that was traced
-at some sizes is one for others. `python tests/bindings/lowered_programs.py` writes FILE.
+be traced. FILE has them by a digest of all that a trace reads (trace_key.source_lines), without its whole numbers.
+These numbers, and those of the program, are sums of products of a few sizes, such as the widths of a network. So a
+program that was traced at some sizes also gives the program for others. `python tests/bindings/lowered_programs.py`
+writes FILE.
 """
 
 from __future__ import annotations

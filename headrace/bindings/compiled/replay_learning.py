@@ -141,9 +141,10 @@ class LearningCall:
         self._sums[:] = 0
 
     def end(self, algorithm: OffPolicy[Any], first: int) -> tuple[dict[str, Tensor], int]:
-        """Note the gradient steps since begin(), of which `first` is the number of the first.
+        """Note the gradient steps since begin(). first: the number of the first one.
 
-        Returns the means of their metrics, and how many steps they were."""
+        Returns the means of their metrics, and the number of steps.
+        """
         taken, (objectives, _) = int(self._sums[-1]), algorithm.objectives()
         for part, objective in zip(self._parts, objectives, strict=True):
             part.end(objective, 0)

@@ -127,7 +127,7 @@ def _ids(frame):
 
 
 def _ids_in_memory(frame):
-    """The same in Python 3.11: a reading of all words at once, but for variables that several functions use."""
+    """Same as _ids() in Python 3.11: reads all words at once, except variables that several functions use."""
     code = frame.f_code
     inner, names = _word(id(frame) + _FRAME), _names(code)
     if not inner or _word(inner + _CODE) != id(code):

@@ -20,11 +20,11 @@ class Simulator(Protocol):
     Optional: `name`; `max_steps`, after which it truncates; `autoreset`, "NextStep" where the step after an ending
     resets that environment (the default), "SameStep" where the step that ends an episode begins the next one, or
     "Disabled"; `reset_some(mask)`, which resets the environments of a mask, bool [N], or `reset_ids(ids)`, those of
-    numbers, int64 [k]. Both return observations [N, ...], of which only those of the reset environments are used. They
-    are called once per episode, if there are environments to reset. "Disabled" needs one of them. `close()`. `log`:
-    numbers by name, such as terms of the reward, of the last call of step() or of one that reset some; a run logs the
-    mean of each iteration. `single`: true where a
-    process may have one simulator only, so that evaluations are in that of the training.
+    numbers, int64 [k]. Both return observations [N, ...]; only those of the reset environments are used. They are
+    called once per episode, if there are environments to reset. "Disabled" needs one of them. `close()`. `log`: numbers
+    by name, such as terms of the reward, of the last call of step() or of one that reset some; a run logs the mean of
+    each iteration. `single`: true where a process may have one simulator only, so that evaluations are in that of the
+    training.
     """
 
     num_envs: int

@@ -20,7 +20,7 @@ class Terms:
         self._sums.clear()
 
     def add(self, terms: Mapping[str, Any] | None) -> None:
-        """Add numbers, or arrays, of which each is its mean: of Python, torch, NumPy, or with DLPack."""
+        """Add numbers, or arrays, each by its mean: of Python, torch, NumPy, or with DLPack."""
         for name, value in (terms or {}).items():
             of_others = not isinstance(value, Tensor) and hasattr(value, "__dlpack__")
             array = torch.from_dlpack(value) if of_others else torch.as_tensor(value)

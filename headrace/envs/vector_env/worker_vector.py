@@ -106,8 +106,8 @@ class WorkerVectorEnv(VectorEnv):
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: Json | None = None) -> tuple[Any, Json]:
         """Begin new episodes. seed: of environment 0, the next ones have seed + 1 ...; or one for each environment.
-        options: given to each environment, but for `reset_mask`, bool [N], those to reset. Raises ValueError for a
-        wrong number of seeds, or a wrong mask."""
+        options: given to each environment, except `reset_mask`, bool [N], the environments to reset. Raises ValueError
+        for a wrong number of seeds, or a wrong mask."""
         given = dict(options or {})
         mask = np.asarray(given.pop("reset_mask", np.ones(self.num_envs, bool)))
         if mask.dtype != np.bool_ or mask.shape != (self.num_envs,) or not mask.any():

@@ -78,8 +78,8 @@ def act(
     outputs: tuple[Tensor, Tensor, Tensor],
     values_alone: bool = False,
 ) -> None:
-    """Actions [K, *], log-probabilities [*] and values [*] into `outputs`. columns: the first observation, their
-    number, and the first column of the outputs; random: [T, draws, number], of which step t's are used."""
+    """Compute actions [K, *], log-probabilities [*] and values [*] into `outputs`. columns: the first observation,
+    their number, and the first column of the outputs. random: [T, draws, number]; those of step t are used."""
     nets, device = 1 if values_alone else 2, inputs.weights.device
     module, tile = _kernel(architecture, "act", columns[1], device)
     blocks = -(-columns[1] // tile.rows) * nets

@@ -1,8 +1,8 @@
 """Reductions over the entities of an environment, by name, in plain Python; each target has code of its own for them.
 
-A sum of floats depends on its order, so the order is fixed: PARTS partial results, of which number k takes the entities
-k, k + PARTS, k + 2 * PARTS ... one after the other, then halves of these are combined until one is left. So a result
-has the same bits whatever the number of SIMD lanes or threads that compute it.
+A sum of floats depends on its order, so the order is fixed. There are PARTS partial results; number k takes the
+entities k, k + PARTS, k + 2 * PARTS ... one after the other. Then both halves of the results are combined, until one
+result is left. So a result has the same bits whatever the number of SIMD lanes or threads that compute it.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def _tempered(y):
 
 @njit(**INNER)
 def _remainder(x, divisor):
-    """x % divisor, words: by the division of float64, of which a vector has eight. The quotient is rounded by less than
-    its distance to the next whole number, 1 / divisor or more."""
+    """Compute x % divisor of words by a division in float64, eight in a vector. The quotient's rounding error is less
+    than its distance to the next whole number, which is 1 / divisor or more."""
     return x - W(F(x) / F(divisor)) * divisor
 
 

@@ -64,8 +64,8 @@ class Ring(NamedTuple):
 
 
 class Minibatches(NamedTuple):
-    """Settings of the draws of G minibatches of `rows` rows, and columns for them [G, room, ...], of which the first
-    rows of each minibatch are written.
+    """Settings of the draws of G minibatches of `rows` rows, and columns for them [G, room, ...]. The first rows of
+    each minibatch are written.
 
     seed: of the draws. n_steps, gamma: of the returns. draws: count of uniform numbers of a row for the losses, in
     random. One of action (float32) and choice (int32) is empty. weight: 1 / number of rows that count, or 0. Other
@@ -93,10 +93,11 @@ class Learning(NamedTuple):
     """The learning call of G gradient steps: (kernels.runtime.native) its entry point, its argument slots, a run of
     `slots` for each worker, uint64; its work queue's state.
 
-    since: the slot of gradient steps taken, of which losses with a delay need the rest by `period`. follow: float32
-    [G], the fraction by which the target moves after each step: tau after every `interval`, else 0; empty where that is
-    constant. metrics: float32 [G, M], 0 where one was not measured. error: float32 [G, room], TD errors for priorities;
-    or empty. sums: float64 [M + 1], sums of the metrics, and last the number of gradient steps that they are sums of.
+    since: the slot with the number of gradient steps taken, modulo `period`, which losses with a delay need. follow:
+    float32 [G], the fraction by which the target moves after each step: tau after every `interval`, else 0; empty where
+    that is constant. metrics: float32 [G, M], 0 where one was not measured. error: float32 [G, room], TD errors for
+    priorities; or empty. sums: float64 [M + 1], sums of the metrics, and last the number of gradient steps that they
+    are sums of.
     """
 
     entry: np.uint64

@@ -62,7 +62,7 @@ def stored(program: Program) -> set[Value]:
 
 
 def _needed(value: Map, readers: list[tuple[Value | None, View]], costly: bool) -> bool:
-    """Tell whether readers need a Map in memory, or would compute a costly one more often than once."""
+    """Tell whether readers need a Map in memory, or whether they would compute a costly Map more often than once."""
     if costly and (len(readers) > 1 or any(view.size > value.size for _, view in readers)):
         return True
     if any(view.size >= GROWN * value.size for _, view in readers) and any(x.value.rows for x in value.operands):

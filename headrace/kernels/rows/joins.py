@@ -113,7 +113,7 @@ class _Joins:
         return inlined(view, new) or replace(view, value=self.build.packed(new, always=True).value)
 
     def _total(self, terms: Sequence[View], eager: bool) -> View | None:
-        """Sum of terms of which some are joined. None where none are."""
+        """Sum of terms in which some terms are joined. None where none are."""
         left: list[View] = []
         for term in terms:
             for i, other in enumerate(left):
@@ -147,7 +147,7 @@ class _Joins:
         return self.sums.get(self._parts(x, y))
 
     def _parts(self, x: View, y: View) -> Parts:
-        """The terms of which two terms are the sums."""
+        """Terms of the sums that two terms are."""
         return tuple(sorted(part for key in (key_of(x), key_of(y)) for part in self.parts.get(key, (key,))))
 
     def _pair(self, x: View, y: View, eager: bool) -> View | None:

@@ -24,10 +24,10 @@ def divided(
     weights: Callable[[Value], dict[object, int]],
     room: int,
 ) -> list[list[Value]]:
-    """A phase's values in groups, each of which follows those that it reads.
+    """Divide a phase's values into groups. Each group comes after the groups that it reads.
 
-    values: in an order in which each follows those that it reads. together: values of one group. weights: the numbers
-    that a value's step reads for each block, by what they are. room: numbers that stay in the cache.
+    values: in an order in which each comes after those that it reads. together: values of one group. weights: the
+    numbers that a value's step reads for each block, by what they are. room: numbers that stay in the cache.
     """
     own = {value: i for i, value in enumerate(values)}
     parts = _Parts(len(values))

@@ -252,7 +252,7 @@ class Sort(Value):
 
 @dataclass(eq=False)
 class Join(Value):
-    """Views side by side along an axis. parts: of the value's shape but for that axis."""
+    """Views side by side along an axis. parts: they have the value's shape except along that axis."""
 
     parts: tuple[View, ...] = ()
     axis: int = 0
@@ -264,7 +264,8 @@ class Join(Value):
 
 @dataclass(frozen=True)
 class Output:
-    """A result. Uniform: an array of the caller's that is filled; with rows: a column, of which each row is filled."""
+    """Result of a program. A uniform one is an array of the caller's that is filled. One with rows is a column: each of
+    its rows is filled."""
 
     name: str
     view: View

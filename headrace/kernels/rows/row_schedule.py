@@ -26,10 +26,13 @@ from headrace.kernels.rows.row_program import Input, Join, Map, Outer, Product, 
 
 
 def plan(program: Program, vectors: bool = True, by_weights: bool = False, split: bool = False, block: int = 0) -> Plan:
-    """A program's steps and memory. vectors: sums over rows are taken along vectors of numbers, as the CPU's are: each
-    has a vector of accumulators, or a factor that is turned around. by_weights: of the latter, after each phase.
-    split: products for which that gains time are on the processor's tiles, of numbers split into bfloat16. block: of
-    rows, if none are summed; 0 for any."""
+    """Plan a program's steps and memory.
+
+    vectors: sums over rows are taken along vectors of numbers, as on the CPU: each has a vector of accumulators, or a
+    factor that is transposed. by_weights: sums with a transposed factor are taken after each phase. split: products
+    that gain time by it are computed on the processor's tiles, with numbers split into bfloat16. block: rows of a
+    block, if none are summed; 0 for any.
+    """
     found = _Planner(program, vectors, by_weights, split).plan()
     found.block = 0 if found.accumulators else block
     return found

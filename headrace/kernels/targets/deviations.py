@@ -21,7 +21,8 @@ MISJUDGED = 1e-3  # share of rows that may end a step sooner or later: a state m
 
 
 class Deviation(NamedTuple):
-    """Largest difference between two backends, of which column, and the largest that rounding explains."""
+    """Largest difference between two backends, the column that has it, and the largest difference that rounding
+    explains."""
 
     column: str
     worst: float  # of numbers relative to max(1, |x|); of flags and counts the share of rows that differ

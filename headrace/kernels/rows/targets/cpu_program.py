@@ -156,7 +156,7 @@ class Workers:
         self._layout, self._parts = layout, 0
 
     def take(self, words: np.ndarray, threads: int) -> None:
-        """Give each thread the argument slots of the main one, but for its scratch memory."""
+        """Give each thread the argument slots of the main one, except its scratch memory."""
         self._rows[:threads] = words
         self._rows[1:threads, slots.SCRATCH] = self._lies[: threads - 1]
         if (parts := int(words[slots.PARTS])) != self._parts:

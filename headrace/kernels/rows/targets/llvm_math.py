@@ -108,7 +108,8 @@ def clamp(b: Body, x: str, low: float, high: float) -> str:
 
 
 def exp(b: Body, x: str) -> str:
-    """e^x, by 2^n times a polynomial of the rest (Cephes' expf); 2^n by two factors, of which each is normal."""
+    """Compute e^x as 2^n times a polynomial of the rest (Cephes' expf). 2^n is two factors, each of them a normal
+    number."""
     shifted, rest = _reduced(b, x)
     square = b.floats("fmul", rest, rest)
     y = b.fma(polynomial(b, rest, EXP), square, b.floats("fadd", rest, b.number(1)))
@@ -216,8 +217,8 @@ def erf(b: Body, x: str) -> str:
 
 
 def sine(b: Body, x: str, quarters: int) -> str:
-    """sin(x + quarters * pi / 2): by the nearest quarter, and polynomials of the rest (Cephes' sinf and cosf), which is
-    taken in float64; NaN beyond the numbers of which it is known."""
+    """Compute sin(x + quarters * pi / 2): by the nearest quarter, and polynomials of the rest (Cephes' sinf and cosf),
+    which is computed in float64. NaN where x is too large for the rest to be known."""
     wide = b.new(f"fpext {b.f32} {x} to {b.f64}")
     quarter = b.intrinsic("roundeven", "double", b.doubles("fmul", wide, b.double(2 / math.pi)))
     for part in PI_PARTS:

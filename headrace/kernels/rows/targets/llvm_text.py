@@ -175,7 +175,7 @@ class Body:
 
 
 class Module:
-    """Functions, of which equal ones are one, and what they declare."""
+    """Functions, each different one once, and what they declare."""
 
     def __init__(self, attributes: str = "noinline nounwind") -> None:
         self.attributes = attributes  # of each function

@@ -109,7 +109,7 @@ def _add_terms(b: Body, sizes: Multiply, room: str, first: int, terms: int) -> N
 
 
 def _add_rows(b: Body, sizes: Multiply, heights: list[int], room: str, factors: tuple[str, str], count: str) -> None:
-    """Add the products of a block, of which `count` rows count."""
+    """Add the products of a block whose first `count` rows count."""
     (weight, source), lanes = factors, sizes.lanes
     number = b.broadcast(b.new(f"trunc i64 {count} to i32"), "i32")
     inside = []

@@ -110,7 +110,7 @@ class Recorder(TorchDispatchMode):
         return self._recorded(func, args, kwargs, symbols)
 
     def _constant(self, value: Tensor) -> Symbol:
-        """Record numbers of which the function has made a tensor."""
+        """Record numbers from which the function has made a tensor."""
         node = self.graph.get_attr(f"constant{len(self.graph.nodes)}")
         value = value.detach().clone()
         made = self._symbol(node, torch.empty_like(value, device="meta"), value if value.numel() == 1 else None)

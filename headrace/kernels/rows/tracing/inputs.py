@@ -183,7 +183,7 @@ class Given:
         return [module for *_, found in self._reaches for module in found.unseen]
 
     def change(self, arguments: tuple[Any, ...], seen: bool = False) -> str | None:
-        """Name what keeps other arguments from having the same constants and, but for their numbers, the same inputs.
+        """Name what keeps other arguments from having the same constants, and the same inputs except for their numbers.
         None where nothing does. seen: True if code and objects of the user's are known not to have changed."""
         if len(arguments) != self.count:
             return "the number of arguments"

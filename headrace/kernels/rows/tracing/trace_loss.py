@@ -238,7 +238,8 @@ class _Work:
         return made, one is not None
 
     def _at_once(self) -> Graph | None:
-        """The graph by one trace; None where others see writes, or for what has no such trace, of which two say why."""
+        """Make the graph by one trace. None where other tensors see writes, or where such a trace fails: then two
+        traces tell why."""
         try:
             made = record(self.run, self.shapes, table(), MARKS[PRIMES.index(self.rows)])
         except Exception as error:

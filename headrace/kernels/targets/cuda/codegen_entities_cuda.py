@@ -1,11 +1,11 @@
 """EnvIR with entities -> the text of a Numba module for CUDA: a block of threads per environment.
 
 A thread takes the entities tid, tid + width, ... of a phase; the block waits between phases. Array fields are copied to
-shared memory where they fit, and back at the end of the launch. What is of the whole environment, env_reset and
-env_step, is run by thread 0. Reductions before a phase are taken in PARTS parts by as many threads, in the order of
+shared memory where they fit, and back at the end of the launch. Thread 0 runs the functions of the whole environment,
+env_reset and env_step. Reductions before a phase are taken in PARTS parts by as many threads, in the order of
 headrace.kernels.language.ops_over, so they do not depend on the number of threads.
 
-Kernels, arguments and their layout are those of headrace.kernels.targets.cuda.codegen_cuda, but for array fields, which
+Kernels, arguments and their layout are those of headrace.kernels.targets.cuda.codegen_cuda, except array fields, which
 have the environments first.
 """
 
