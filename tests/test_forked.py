@@ -1,4 +1,4 @@
-"""Programs run by helpers.forked find the same as programs run by subprocess, except for modules that are loaded
+"""Programs run by helpers.forked find what those run by subprocess find, except that some modules are loaded
 already."""
 
 from __future__ import annotations

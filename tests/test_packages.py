@@ -74,8 +74,7 @@ def test_the_sdist_holds_what_its_tests_need(built):
 
 @pytest.mark.slow
 def test_an_installed_wheel_trains_and_exports(built, tmp_path):
-    """The wheel is installed with the dependencies of this Python. docs/release.md says how to test in empty
-    environments."""
+    """The wheel runs with the dependencies of this Python. docs/release.md says how to test in empty environments."""
     target = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "site")]
     subprocess.run([*target, str(built[".whl"])], check=True)
     program = tmp_path / "smoke.py"

@@ -236,8 +236,7 @@ def outcome(row: Row, truth: Row) -> Row:
 
 
 def _claims_nothing(verdict: Verdict) -> bool:
-    """Tell whether a verdict finds nothing that stands out: no part takes half of the time, and no great gain is
-    promised."""
+    """Tell whether a verdict finds nothing: no part takes half of the time, and no great gain is promised."""
     promised = max((remedy.gain or 1.0 for remedy in verdict.remedies), default=1.0)
     return verdict.headline.startswith("The largest part") and promised < GREAT
 

@@ -1,5 +1,4 @@
-"""Findings from the scripts' own steps per second: gains of remedies, shares of parts, and the cost of being
-diagnosed."""
+"""Findings from the scripts' own steps per second: gains of remedies, shares of parts, and the cost of a diagnosis."""
 
 from __future__ import annotations
 

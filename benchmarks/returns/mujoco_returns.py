@@ -184,8 +184,7 @@ def _compared(group: list[Row], others: list[Row]) -> Row:
 
 
 def verdict(lines: list[Row]) -> str:
-    """Count the lines with both libraries in which Headrace's return is at or above, and take the median of times
-    faster."""
+    """Count the tasks of both libraries in which Headrace's return is at or above; and the median of times faster."""
     both = [line for line in lines if "sb3_return" in line]
     if not both:
         return "no task that both libraries ran"

@@ -66,8 +66,7 @@ def solve(options: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 
 def sequential(trainer: Any) -> dict[str, int | float]:
-    """Count what was done one after another, which is what remains where width costs nothing. Also returns the
-    settings."""
+    """Count what was done one after another, which remains where width costs nothing. Also returns the settings."""
     config, iterations = trainer.algorithm.config, trainer.algorithm.iteration
     minibatches = max(1, round(trainer.env.num_envs * config.num_steps / config.minibatch_size))
     names = ("num_steps", "epochs", "minibatch_size", "learning_rate", "target_kl")

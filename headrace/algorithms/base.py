@@ -72,8 +72,7 @@ def counted_steps(algorithm: Any, rollout: Rollout) -> int:
 
 
 def past_warm_up(algorithm: Algorithm) -> bool:
-    """Tell whether the next update learns. An algorithm with a replay buffer has a method that decides; others always
-    learn."""
+    """Tell whether the next update learns. Algorithms with a replay buffer have a method that decides; others do."""
     ready = getattr(algorithm, "past_warm_up", None)
     return ready is None or ready()
 

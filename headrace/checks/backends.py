@@ -40,8 +40,7 @@ def costs(source: Source, kernel: type | None, seconds: float, options: Settings
 
 
 def _backends(source: Source, kernel: type | None, options: Settings) -> Iterator[tuple[str, Callable[[], Env], str]]:
-    """Yield for each backend its name, a function that makes its environments, and why it cannot run; empty if it
-    can."""
+    """Yield for each backend its name, a function that makes its environments, and why it cannot run, or ""."""
     compiled = "" if kernel is not None else "is for a KernelEnv: see docs/own-environments.md"
     vector = "" if envs.comes_as_vector(source) else "does not come as a vector of environments"
     why_not = {"cpu": compiled, "cuda": compiled or _no_cuda(), "torch": compiled, "vector": vector}

@@ -1,12 +1,11 @@
 """Reach of a plain function: the functions, methods and values that it uses, and a digest of all of them.
 
 Names in the code of a function are looked up in its module, in modules of the package that it names, and as attributes
-of the classes that are given or found. The names in the functions found are looked up in the same way. A function
-enters the digest by its syntax tree, and by the values in its closure, its defaults and its attributes. The search
-covers this package, the package of the plain function and all other code of the user's. Functions and classes of other
-packages enter by name, and, for a plain function of the user's, by the version of their package. No code is run.
-Imports within the user's functions are followed if the module is imported already. Names that are put together at run
-time are not found.
+of the classes that are given or found. The same holds for names in the functions found. A function enters the digest by
+its syntax tree, and by the values in its closure, its defaults and its attributes. The search covers this package, the
+package of the plain function and all other code of the user's. Functions and classes of other packages enter by name,
+and, for a plain function of the user's, by the version of their package. No code is run. Imports within the user's
+functions are followed if the module is imported already. Names that are made at run time are not found.
 """
 
 from __future__ import annotations
@@ -41,12 +40,10 @@ _texts: dict[int, tuple[CodeType, str]] = {}
 
 
 class Reach:
-    """Functions and values that a function reaches.
-
-    owners, spaces, names, values: of each name, the label and the namespace of its module or class, the name, and its
-    value. functions: all that were found, including those of other packages. named: all names in their code. unseen:
-    modules that they import when called and that are not loaded yet, so that their contents are unknown.
-    """
+    """Functions and values that a function reaches. owners, spaces, names, values: of each name, the label and the
+    namespace of its module or class, the name, and its value. functions: all that were found, including those of other
+    packages. named: all names in their code. unseen: modules that they import when called and that are not loaded yet,
+    so that their contents are unknown."""
 
     def __init__(self, walk: _Walk) -> None:
         found = [*zip(*walk.found.values(), strict=True)] or [()] * 4
@@ -141,11 +138,8 @@ def _own_size(space: Space) -> int:
 
 
 def reach(plain: Callable[..., object], classes: tuple[type, ...] = (), inputs: Container[int] = ()) -> Reach:
-    """Find what `plain` reaches.
-
-    classes: those of its arguments and of the arguments' parts. Their forward() is always reached; their constructors
-    are not, since the objects exist already. inputs: ids of tensors whose numbers do not count.
-    """
+    """Find what `plain` reaches. classes: those of its arguments and of their parts. Their forward() is always reached,
+    and their constructors are not, since the objects exist. inputs: ids of tensors whose numbers do not count."""
     return Reach(_Walk(plain, classes, inputs))
 
 

@@ -104,8 +104,7 @@ def resolve(name: str | torch.device) -> torch.device:
 
 
 def known(flag: torch.Tensor) -> bool:
-    """Tell whether a flag on the CPU is set. False on other devices, where waiting for it costs more than
-    continuing."""
+    """Tell whether a flag on the CPU is set. False on other devices, where waiting costs more than continuing."""
     return flag.device.type == "cpu" and bool(flag)
 
 

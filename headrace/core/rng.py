@@ -109,8 +109,7 @@ def uniform_of_agents(
     first_copy: int = 0,
     of: int | None = None,
 ) -> Tensor:
-    """Same as uniform(), for columns agent * num_copies + copy: the draws of the copies from first_copy on among
-    `of`."""
+    """Same as uniform(), for columns agent * num_copies + copy: draws of the copies from first_copy on among `of`."""
     of = of or num_copies
     if of == num_copies:
         return uniform(seed, purpose, first_step, num_steps, num_agents * num_copies, num_draws, device)

@@ -115,8 +115,7 @@ def _sampled(spool: Path) -> Iterator[None]:
 
 
 def _outcome(code: Any, variables: dict[str, Any], until: float) -> tuple[Exit, BaseException | None]:
-    """Run a cell until it ends. Returns how it ended, and the exception that it raised. The interrupt at the time limit
-    is no error."""
+    """Run a cell. Returns how it ended, and the exception that it raised. The interrupt at the limit is no error."""
     try:
         run_cell(code, variables)
     except KeyboardInterrupt as interrupt:

@@ -260,8 +260,7 @@ def difference(kind: type[Policy], config: dict[str, Any], saved: dict[str, Any]
 
 
 def _covers(mine: Any, other: Any) -> bool:
-    """Tell whether a space's JSON has all entries of another one, which an earlier version may have written with
-    fewer."""
+    """Tell whether a space's JSON has all entries of another one. An earlier version may have written fewer."""
     if isinstance(mine, dict) and isinstance(other, dict):
         return all(name in mine and _covers(mine[name], value) for name, value in other.items())
     if isinstance(mine, list) and isinstance(other, list):

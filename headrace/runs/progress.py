@@ -95,8 +95,7 @@ def line(result: IterationResult, unit: str = "steps") -> str:
 
 
 def _of_actors(result: IterationResult) -> list[str]:
-    """Describe the shares of the learner's time, and the share of the actors' time in which they wait for it. Empty
-    without actors."""
+    """Describe the shares of the learner's time, and of the actors' time in which they wait. Empty without actors."""
     if "waiting for fragments" not in result.fractions:
         return []
     shares = [f"{part} {result.fractions.get(part, 0.0):.0%}" for part in OF_LEARNER]

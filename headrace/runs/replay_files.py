@@ -120,8 +120,7 @@ class _Ring:
         self._next = 0  # number of the next piece
 
     def is_full(self) -> bool:
-        """Tell whether there are rows for a full piece, without the last row, whose episode append() may still
-        truncate."""
+        """Tell whether there are rows for a full piece, without the last one, whose episode append() may truncate."""
         self.start = torch.maximum(self.start, self.ring.oldest())
         return int((self.ring.written - 1 - self.start).max()) >= self.ring.steps_per_piece
 

@@ -28,8 +28,7 @@ class ActorSpeed:
         self._spent: Tensor | None = None  # Actors.spent() of all ranks
 
     def gather(self) -> None:
-        """Gather the timings of the actors of all ranks, if there are several learners. All ranks call this at the same
-        point."""
+        """Gather the timings of all ranks' actors, if there are several. All ranks call this at the same point."""
         if self.wanted and self._ranks is not None:
             self._spent = gathered(self._collector.spent(), self._ranks.sum)
 

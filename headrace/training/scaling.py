@@ -102,8 +102,7 @@ def unregistered(algorithm: str, given: Settings, images: bool = False) -> Setti
 
 
 def _one_by_one(source: envs.Source, backend: str) -> bool:
-    """Tell whether environments are neither compiled nor a vector, or are a vector of environments that Gymnasium also
-    has singly."""
+    """Tell whether environments are stepped one by one, or are a vector that Gymnasium also has singly."""
     if backend not in ONE_BY_ONE:
         return False
     if isinstance(source, str) and source.startswith(MUJOCO):

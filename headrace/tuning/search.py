@@ -106,8 +106,7 @@ class Search:
         return f"not tried: no time left, it needs about {max(self.window, self.task.seconds(candidate)):.2g} s more"
 
     def _hopeless(self, candidate: Candidate) -> str:
-        """Reason why a candidate is not worth measuring, judged by the step time of its environments; "" if it may
-        be."""
+        """Reason why a candidate is not worth measuring, by the step time of its environments; "" if it may be."""
         seconds, ranked = self.task.seconds(candidate), self.ranked()
         if seconds > LIMIT * self.seconds:
             return f"{TOO_LONG} {seconds:.2g} s or more, for which {seconds / LIMIT:.2g} s of trials are needed"

@@ -183,8 +183,7 @@ def test_steps_of_iql_are_those_of_torch(space, settings):
 
 
 def test_the_value_of_iql_is_an_expectile():
-    """V is the expectile of the returns 0 and 1 of actions that were recorded equally often: there the loss has no
-    slope."""
+    """V is the expectile of returns 0 and 1 that were recorded equally often: there the loss has no slope."""
     settings = {"expectile": 0.8, "beta": 2.0, "learning_rate": 0.01, "tau": 0.1, "hidden": (8,)}
     algorithm = iql.IQL.build(iql.IQLConfig(**settings), SEEN, CHOICES, 0, "cpu")
     steps, rows = 700, 8

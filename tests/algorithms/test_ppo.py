@@ -27,8 +27,7 @@ SMALL = PPOConfig(num_steps=8, epochs=2, minibatch_size=40, hidden=(8,), **RAW)
 
 @pytest.fixture(autouse=True)
 def plain():
-    """Run the plain learning call, which is tested here, on one thread, which is faster. Kernels are compared with it
-    elsewhere."""
+    """Run the plain learning call, on one thread, which is faster. Kernels are compared with it elsewhere."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with fused.plain_only():

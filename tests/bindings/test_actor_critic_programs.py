@@ -89,8 +89,7 @@ def test_gradients_of_saturated_actions_may_be_inverted(name):
 
 @pytest.mark.parametrize("name", ["td3", "ddpg", "sac", "tqc"])
 def test_actors_near_their_bounds_learn_by_the_slope_of_the_input(name):
-    """Actions round to a bound. The slope of float32 outputs is then 0 or twice the truth, and Adam makes steps of
-    it."""
+    """Actions round to a bound, where the slope of float32 outputs is 0 or twice the truth; Adam makes steps of it."""
     ends = []
     for plain in (True, False):
         algorithm = build(name)

@@ -1,5 +1,4 @@
-"""Changes that users make in a policy take effect, whichever algorithm learns, or plain torch runs and a line says
-why."""
+"""Changes of users to a policy take effect, whichever algorithm learns, or plain torch runs and a line says why."""
 
 import copy
 import gc

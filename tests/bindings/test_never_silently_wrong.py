@@ -1,5 +1,4 @@
-"""Losses that were once compiled wrongly without a message, found by an independent reader. Each is right now, or
-refused."""
+"""Losses that were once compiled wrongly in silence, found by an independent reader. Each is right now, or refused."""
 
 import argparse
 import collections

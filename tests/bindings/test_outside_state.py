@@ -1,5 +1,4 @@
-"""Values besides its arguments that a loss or a network reads and writes: seen, refused, or left as they were; never
-lost."""
+"""State outside its arguments that a loss reads and writes: seen, refused, or left as it was; never lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Errors that compiled code does not check are found in plain Python, with their line, by any action, and in bounded
-time."""
+"""Errors that compiled code does not check are found in plain Python, with their line, and in bounded time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Properties of N environments, whoever steps them: inline, in workers, compiled, of a vector library, on another
-device."""
+"""Properties of N environments, however they are stepped: inline, in workers, compiled, by a library, on a device."""
 
 from __future__ import annotations
 

@@ -350,8 +350,7 @@ def test_importing_envs_loads_neither_numba_nor_the_worlds():
 
 
 def test_what_mujoco_says_of_a_model_is_said_once_and_not_left_in_a_file(tmp_path, monkeypatch, capfd):
-    """MuJoCo prints deprecations for every environment that is made, a hundred for an evaluation, and writes
-    MUJOCO_LOG.TXT."""
+    """MuJoCo prints deprecations for each environment, a hundred for an evaluation, and writes MUJOCO_LOG.TXT."""
     mujoco = pytest.importorskip("mujoco")
     monkeypatch.chdir(tmp_path)
     entry = gymnasium.registry["HalfCheetah-v5"]

@@ -18,8 +18,7 @@ from headrace.training.ranks import Ranks
 
 
 class Meeting:
-    """Meeting at which threads add tensors, in order of rank. log: of each rank, dtype and length of its sums, by
-    group."""
+    """Meeting at which threads add tensors, in order of rank. log: dtype and length of each rank's sums, by group."""
 
     def __init__(self, size: int) -> None:
         self.size, self.barrier = size, threading.Barrier(size)

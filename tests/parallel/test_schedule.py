@@ -67,8 +67,7 @@ class Run:
 
 
 def random_schedule(seed: int, replay: ReplayOrder | None = None) -> Schedule:
-    """Draw a schedule of any mode: in step, rollouts of as many fragments as actors, and rollouts of one
-    (gradients)."""
+    """Draw a schedule of any mode: in step, rollouts of as many fragments as actors, or of one (gradients)."""
     pick = random.Random(seed)
     actors, mode = pick.randint(1, 9), pick.random()
     if mode < 0.2:

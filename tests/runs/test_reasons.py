@@ -1,5 +1,4 @@
-"""Reasons for the end of a run are the same everywhere: in the Run, `headrace runs`, `headrace eval` and the table of
---seeds."""
+"""Reasons for the end of a run are the same in the Run, `headrace runs`, `headrace eval` and the table of --seeds."""
 
 from __future__ import annotations
 

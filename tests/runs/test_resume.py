@@ -187,8 +187,7 @@ def test_a_resumed_replay_truncates_the_episodes_that_could_not_be_saved():
 
 
 class Marked(gymnasium.Env):
-    """Environment that observes the episode's first random number and the step. It ends after five steps; each earns
-    1."""
+    """Environment that observes the episode's first random number and the step, for five steps that earn 1 each."""
 
     observation_space = Box(0, 10, (2,))
     action_space = Discrete(2)

@@ -141,8 +141,7 @@ def test_a_callback_ends_the_training():
 
 
 def test_evaluations_have_the_step_and_the_policy_at_which_they_are_due():
-    """The results are those of a training whose callbacks look at each step: no update comes between the step and the
-    call."""
+    """Results are those of callbacks that look at each step: no update comes between the step and the call."""
     fast, each = (model(n_steps=50) for _ in range(2))
     evaluation, saving = EvalCallback(eval_freq=15, most=9), CheckpointCallback(save_freq=7)
     fast.learn(10_000, callback=[evaluation, saving])

@@ -29,8 +29,8 @@ def test_a_batch_size_that_does_not_fit_is_a_warning(n_steps: int, batch_size: i
     [(1, 256, 128, 10), (1, 16, 8, 600), (1, 4, -1, 250), (2, 4, -1, 1), (4, 1, 1, 10_000)],
 )
 def test_a_target_network_is_updated_as_often_as_by_stable_baselines3(num_envs, train_freq, gradient_steps, interval):
-    """Stable-Baselines3 counts calls of step(), and updates the target while it collects, never within the gradient
-    steps that follow."""
+    """Stable-Baselines3 counts calls of step(), and updates the target while it collects, never between gradient
+    steps."""
     gradients, updated = 0, set()
     for call in range(1, 40_001):
         if call % max(interval // num_envs, 1) == 0:

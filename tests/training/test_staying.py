@@ -1,4 +1,4 @@
-"""Objects that several parts of a training hold are not replaced in one of them alone: a line says so, or the others
+"""Objects that several parts of a training hold are not replaced in one of them alone: a line says so, or all
 follow."""
 
 import copy

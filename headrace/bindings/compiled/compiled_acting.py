@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.parallel.collector import InlineCollector
 
 FUNCTIONS = 64  # that are kept at most
-GOLDEN = 0.618034  # whose multiples are spread evenly over [0, 1)
+GOLDEN = 0.618034  # its multiples, modulo 1, are spread evenly over [0, 1)
 FEW, SAMPLE = 8, 64  # so many environments or more are compared as they are; rows of fewer
 WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 NEAR = 1e-4  # of each output's largest number

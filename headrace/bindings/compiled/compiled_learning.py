@@ -31,7 +31,7 @@ from headrace.kernels.rows.row_plan import BY_WEIGHTS
 from headrace.kernels.rows.targets.cpu_program import CpuProgram
 from headrace.policies.base import Policy
 
-LOSSES = 64  # whose programs are kept at most
+LOSSES = 64  # largest number of losses whose programs are kept
 SHARE = "of_a_row"  # weight of a valid row, 1 / number of them
 _learners: Bound[LossLearner] = Bound()
 _gradients: Bound[GradientCall] = Bound()
@@ -77,8 +77,7 @@ def _first(columns: Mapping[str, Any], count: int) -> dict[str, Any]:
 def _program(
     loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, config: Any, reduce: Reduce = one_learner
 ) -> Any:
-    """Program of the loss for `size` rows of these columns, or the reason why there is none. reduce: see
-    CompiledLoss.find()."""
+    """Program of the loss for `size` rows of these columns, or the reason why not. reduce: see CompiledLoss.find()."""
     unit = policy.sequence_length
     if inspect.ismethod(loss):
         return "its loss is a method of an object that changes; a staticmethod (policy, batch, config) is compiled"

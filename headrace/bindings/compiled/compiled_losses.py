@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.bindings.compiled.loss_conditions import Conditions
     from headrace.bindings.compiled.loss_program import Program
 
-DEVICES = ("cpu", "cuda")  # whose losses are compiled
+DEVICES = ("cpu", "cuda")  # losses are compiled for these
 FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
 ROWS = 16  # numbers of rows at which it is: minibatches of ever new lengths would be compared for ever
@@ -67,8 +67,7 @@ class CompiledLoss:
         return program.run(values)
 
     def why_not(self, *given: Any, **named: Any) -> str | None:
-        """Reason why the loss is not compiled for these arguments, a sentence with file and line. None where it is
-        compiled."""
+        """Reason why the loss is not compiled for these arguments, with file and line. None where it is compiled."""
         arguments, others = self._arguments(given, named)
         found = _BY_NAMES if others else self.find(arguments)
         return found if isinstance(found, str) else None
@@ -119,8 +118,7 @@ class CompiledLoss:
         few: Callable[[], tuple[Any, ...]] | None,
         rows: int | None,
     ) -> Program | str | None:
-        """Program that was made for such arguments, or the reason why there is none. None where neither is known
-        yet."""
+        """Program that was made for such arguments, or the reason why not. None where neither is known yet."""
         if tries.given_up:
             return tries.given_up
         for program in self._programs:
@@ -150,7 +148,7 @@ class CompiledLoss:
                 return self._refuse(first, why)
             program = self._program(arguments, first)
             reason = self._first_difference(program, arguments)
-            if reason is not None and not program.traced:  # what is on disk is of something that its key lacks
+            if reason is not None and not program.traced:  # the program on disk depends on something that its key lacks
                 program = self._program(arguments, self._conditions(arguments, tries), again=True)
                 reason = self._first_difference(program, arguments)
         except NotRows as error:
@@ -173,8 +171,7 @@ class CompiledLoss:
         return program
 
     def _agreed(self, found: Program | str, beyond: str, tries: Tries, reduce: Reduce) -> Program | str:
-        """Program, if all learners have found one; otherwise the reason why not. beyond: the reason why not for these
-        numbers."""
+        """Program, if all learners have found one; otherwise the reason why not. beyond: reason for these numbers."""
         asks = tries.fresh or (not isinstance(found, str) and found.is_wide)
         if size_of(reduce) == 1 or not asks:
             return beyond or found
@@ -257,8 +254,7 @@ class CompiledLoss:
         return found
 
     def _gives_up(self, tries: Tries, arguments: tuple[Any, ...]) -> str:
-        """Count a program. Returns the reason why no further one is made, if programs take longer to make than they
-        save."""
+        """Count a program. Returns the reason why no further one is made, if making them takes too long."""
         if tries.made < TRIES + tries.calls // CALLS:
             tries.made += 1
             return ""
@@ -297,8 +293,7 @@ class CompiledLoss:
 
 
 def _in_order(plain: Callable[..., Any], alone: Sequence[str]) -> Callable[..., Any]:
-    """Make a function that takes the arguments `alone`, which are keyword-only in the plain function, after the
-    others."""
+    """Make a function that takes the arguments `alone`, which are keyword-only in `plain`, after the others."""
     if not alone:
         return plain
 
@@ -316,8 +311,7 @@ def _in_order(plain: Callable[..., Any], alone: Sequence[str]) -> Callable[..., 
 
 
 def _names_alone(plain: Callable[..., Any]) -> list[str]:
-    """Names of a function's keyword-only arguments. None for a functools.partial, which gives its arguments their
-    places."""
+    """Names of a function's keyword-only arguments. Empty for a functools.partial, which gives them places."""
     if isinstance(plain, partial):
         return []
     try:

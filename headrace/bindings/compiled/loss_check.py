@@ -13,7 +13,7 @@ from headrace.kernels.rows.tracing.stand_ins import NUMBER, standing_in
 from headrace.kernels.rows.tracing.switches import unchecked
 
 NEAR = 1e-4  # of each tensor's largest number
-SMALL = 1e-6  # of the largest of all gradients: what is smaller is rounding
+SMALL = 1e-6  # fraction of the largest of all gradients: smaller differences are rounding
 TIMES = 64.0  # how much further from float64's result than plain PyTorch's a result may be, where both are far from it
 
 

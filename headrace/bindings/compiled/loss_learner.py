@@ -154,8 +154,7 @@ class LossLearner:
         return kept
 
     def _lies_still(self, given: Sequence[Tensor], threads: int) -> bool:
-        """Tell whether these are the tensors of the last call, in the same moment, so that their addresses are the
-        same."""
+        """Tell whether these are the tensors of the last call, in the same moment, so that no address has changed."""
         then, those, before = self._last
         if then is None or then is not moment() or those != threads:
             return False

@@ -222,8 +222,7 @@ class Program:
     def compute(
         self, values: Sequence[Tensor], into: Sequence[Tensor | None] = (), threads: int | None = None
     ) -> list[Tensor]:
-        """Compute all outputs from these inputs. into: tensors for some of them. threads: at most; None for as many as
-        help."""
+        """Compute all outputs from these inputs. into: tensors for some. threads: at most; None for as many as help."""
         rows = len(values[self.columns[0]])
         threads = threads or self.threads(rows)
         memory = self.code.memory(rows, threads)
@@ -325,11 +324,8 @@ def made(
     split: bool = False,
     block: int = 0,
 ) -> tuple[Any, CpuProgram | GpuProgram]:
-    """Make the plan of a row program, and its code.
-
-    by_weights: with few rows, take gradients by weights on the CPU, if what is kept for that stays in the caches.
-    split: the processor has tiles of bfloat16. block: see plan().
-    """
+    """Make the plan of a row program, and its code. by_weights: with few rows, take gradients by weights on the CPU, if
+    what is kept for that stays in the caches. split: the processor has tiles of bfloat16. block: see plan()."""
     from headrace.kernels.rows.gpu import gpu_program
     from headrace.kernels.rows.row_plan import KEPT
     from headrace.kernels.rows.row_schedule import plan

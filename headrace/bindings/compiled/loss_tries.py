@@ -61,8 +61,7 @@ class Tries:
             del self.refused[old]
 
     def use(self, digest: str) -> Use:
-        """Find the calls of a program, which becomes the one that was used last. digest: empty for conditions without
-        one."""
+        """Find the calls of a program, which becomes the last used one. digest: empty for conditions without one."""
         found = self.known.pop(digest, None) or Use()
         if digest:
             self.known[digest] = found

@@ -93,7 +93,7 @@ class Part:
         if lie != self._lie:
             kept = self._point(values, following, gradients, threads)
             own = all(x.data_ptr() == values[i].data_ptr() for i, x in kept.items())
-            self._lie = lie if own else []  # of what is copied, the numbers may be others next time
+            self._lie = lie if own else []  # copied numbers may have changed at the next call
         self.tau.copy_(torch.as_tensor(objective.tau if objective.targets else 0.0))
         for written, optimizer in zip(self.optimizers, objective.optimizers, strict=True):
             write_settings(written, optimizer, objective.max_norm)

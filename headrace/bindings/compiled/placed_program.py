@@ -31,7 +31,7 @@ class PlacedProgram:
 
     def take(self, rows: int, threads: int) -> None:
         """Take over what changes from call to call. rows: of a call."""
-        values = self.program.values(self.given)  # settings may be others, and what is copied may hold other numbers
+        values = self.program.values(self.given)  # settings and copied numbers may have changed
         if self._copies or any(map(is_not, values, self._values)):
             self._point(values)
         self.memory.prepare(rows, threads)

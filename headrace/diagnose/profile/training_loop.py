@@ -323,8 +323,7 @@ class TrainingLoop(OwnLoop):
         return {call_name(each) for tree in trees for each in ast.walk(tree) if isinstance(each, ast.Call)}
 
     def in_context(self, node: Node) -> set[Node]:
-        """Nodes in the body of a `with` statement, given as the statement or as a context manager that it enters. Empty
-        for other nodes."""
+        """Nodes in the body of a `with` statement, or of a context manager that it enters. Empty for other nodes."""
         statements = (each.tree for each in self.nodes if isinstance(each.tree, ast.With) and each.file == node.file)
         for tree in statements:
             if tree is node.tree or any(item.context_expr is node.tree for item in tree.items):

@@ -85,8 +85,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _is_running(value: Any) -> bool:
-    """Tell whether an object has running moments, as Gymnasium's RunningMeanStd. In arrays and tables these are
-    methods."""
+    """Tell whether an object has running moments, as Gymnasium's RunningMeanStd. In arrays these are methods."""
     mean, count, spread = (getattr(value, name, None) for name in ("mean", "count", "var"))
     spread = getattr(value, "std", None) if spread is None else spread
     return all(moment is not None and not callable(moment) for moment in (mean, count, spread))

@@ -152,8 +152,7 @@ class PettingZooEnv(InlineEnv):
         self._lengths[index] += 1
 
     def _joins(self, index: int, agent: str, here: set[str]) -> bool:
-        """Tell whether an agent that did not act acts in the next step, as it is new, or has left `agents` and
-        returned."""
+        """Tell whether an agent that did not act acts in the next step: it is new, or has left and returned."""
         listed = self._listed[index]
         if agent not in here:
             listed.discard(agent)

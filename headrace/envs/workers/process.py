@@ -192,8 +192,7 @@ class Workers:
         self.close = weakref.finalize(self, _end, self._all)
 
     def acquire(self, most: int) -> list[WorkerProcess]:
-        """Acquire `most` idle processes, or as many as there are, until release(). Raises RuntimeError where none is
-        idle."""
+        """Acquire up to `most` idle processes, until release(). Raises RuntimeError where none is idle."""
         if not self.close.alive:
             raise RuntimeError("these workers are closed: make the environments inside the `with`")
         if not self._idle:

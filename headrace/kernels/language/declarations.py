@@ -26,7 +26,7 @@ class Declarations:
     frames: int  # images stacked in a pixel observation; 0 for other observations
     agents: tuple[str, ...]  # their names, in the order of their columns
     groups: Mapping[str, tuple[str, ...]] = field(hash=False)  # name -> agents that share a policy
-    entities: int  # alike parts of an environment, each with an entry in every array field of that size; 0: none
+    entities: int  # equal parts of an environment, each with an entry in every array field of that size; 0: none
     phase_names: tuple[str, ...]  # functions for one entity that make a step, in their order
     reset_phase_names: tuple[str, ...]  # those that follow a reset
 

@@ -149,8 +149,7 @@ def _step(program: Program) -> Function:
 
 
 def _rewards_field(program: Program) -> str:
-    """Name of the field of State with the rewards that step returns, by its text: `return State(...), s.reward,
-    False`."""
+    """Field of State with the rewards that step returns, by its text: `return State(...), s.reward, False`."""
     scope = Scope(program.cls.step, program.cls)  # type: ignore[attr-defined]
     for node in ast.walk(scope.node):
         match node:

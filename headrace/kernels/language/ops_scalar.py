@@ -109,8 +109,7 @@ def _parity(x):
 
 
 def _sine_of_rest(x, halves):
-    """Compute sin(x - halves * pi/2) for a difference within pi/2. pi/2 is in four parts, so that each product is
-    exact."""
+    """Compute sin(x - halves * pi/2) for a difference within pi/2, by four parts of pi/2: each product is exact."""
     r = x - halves * F32(1.5703125)
     r = r - halves * F32(4.837512969970703e-4)
     r = r - halves * F32(7.549533620476723e-8)

@@ -18,8 +18,7 @@ FORM = "def {}(s, p, i, action, key), of which action and key may be left out"
 def lower_phases(
     program: Program, names: tuple[str, ...], first: int, action: Kind | None, lower: LowerPhase
 ) -> list[tuple[Phase, Function]]:
-    """Lower these functions of the class. first: number of the first one. action: kind of the action that a phase is
-    given, if any."""
+    """Lower these functions of the class. first: number of the first one. action: kind of the action, if any."""
     made = []
     for number, name in enumerate(names, first):
         scope = Scope(getattr(program.cls, name), program.cls)

@@ -21,8 +21,8 @@ NAME = "the entity's number"
 class _Use:
     """Uses that a function makes of the state it is given."""
 
-    own: dict[int, ast.AST] = field(default_factory=dict)  # fields of which it writes the own entity's entry
-    others: dict[int, ast.AST] = field(default_factory=dict)  # fields of which it writes another entry
+    own: dict[int, ast.AST] = field(default_factory=dict)  # fields whose entry of the own entity it writes
+    others: dict[int, ast.AST] = field(default_factory=dict)  # fields whose entry of another entity it writes
     read: dict[int, ast.AST] = field(default_factory=dict)  # fields that it reads at another entry, or as a whole
 
 
@@ -84,8 +84,7 @@ class Races:
         return k if isinstance(k, int) and isinstance(self.state[k].kind, Array) else None
 
     def _add_call(self, use: _Use, node: ast.Call, s: str, seen: set[int]) -> None:
-        """Add what a helper does. All that it reads counts as read of other entities, and all that it writes as written
-        to them."""
+        """Add what a helper does: all that it reads and writes counts as entries of other entities."""
         helper = self.helpers[node.func.id]  # type: ignore[attr-defined]
         for argument, parameter in zip(node.args, helper.node.args.args, strict=True):
             if isinstance(argument, ast.Name) and argument.id == s:

@@ -36,8 +36,7 @@ def index(node: ast.expr, *indices: ast.expr) -> ast.Subscript:
 
 
 def locate(made: ast.AST, source: ast.AST) -> None:
-    """Give nodes that lowering made the line of their source. A node that has a line is skipped, and so is all below
-    it."""
+    """Give nodes that lowering made the line of their source. A node with a line is skipped, with all below it."""
     if not hasattr(made, "lineno"):
         ast.copy_location(made, source)
         for child in ast.iter_child_nodes(made):
@@ -45,6 +44,5 @@ def locate(made: ast.AST, source: ast.AST) -> None:
 
 
 def pure(*nodes: ast.AST) -> bool:
-    """Tell whether these may be computed even where their value is not wanted. False if they index an array or call a
-    helper."""
+    """Tell whether these may be computed even if their value is not wanted: they index no array and call no helper."""
     return not any(getattr(part, "guarded", False) for node in nodes for part in ast.walk(node))

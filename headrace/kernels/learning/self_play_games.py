@@ -36,8 +36,7 @@ def _draw(numbers, counter, step, lanes, first_lane, first, size):
 
 @njit(**MERGED)
 def _act(player, number, at, size, worker, skipped):
-    """Choose actions of a policy for entries at, at + 1 ... of columns. skipped: number of the worker's draws to leave
-    out first."""
+    """Choose actions of a policy for entries at, at + 1 ... of columns. skipped: draws to leave out first."""
     words, first = player.slots, (number * _WORKERS + worker) * player.each
     for i in range(len(player.moving)):
         words[first + U(player.moving[i, 0])] = player.moving[i, 1] + player.moving[i, 2] * np.int64(at)

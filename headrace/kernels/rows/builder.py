@@ -1,5 +1,4 @@
-"""Construction of the values of a row program. Equal values are made once, and operations that change nothing are left
-out."""
+"""Construction of a row program's values: equal ones are made once, and operations that change nothing are left out."""
 
 from __future__ import annotations
 
@@ -92,11 +91,11 @@ class Builder:
         if not any(any(argument.strides) for argument in arguments) and shape:  # one number for all
             one = self.map(function, *(View(a.value, (), (), a.offset) for a in arguments))
             return View(one.value, shape, (0,) * len(shape), one.offset)
-        # of values that are all turned alike: as they lie
+        # all values are transposed in the same way: take them in their memory order
         turned = next((a for a in arguments if any(a.strides)), arguments[0])
         if (
             any(turned.strides) and not turned.whole and all(_alike(argument, turned) for argument in arguments)
-        ):  # all of values, turned alike
+        ):  # whole values, transposed in the same way
             base = self.map(function, *(self._as_it_lies(argument, turned) for argument in arguments))
             if base.whole:
                 return View(base.value, shape, turned.strides)
@@ -233,8 +232,7 @@ def _alike(view: View, other: View) -> bool:
 
 
 def _takes_bias(view: View, bias: View) -> bool:
-    """Tell whether `bias` can be the bias of a product: `view` is all of its sums, and each column has its number of
-    `bias`."""
+    """Tell whether `view` is all of a product's sums, and `bias` has a number for each of the product's columns."""
     value = view.value
     if (
         not isinstance(value, Product)

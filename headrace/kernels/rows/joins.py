@@ -88,7 +88,7 @@ class _Joins:
         for output in old.outputs:
             readers[output.view.value].append(None)
         for value in values:
-            within = len(readers[value]) == 1 and _is_sum(readers[value][0])  # whose terms include this one's
+            within = len(readers[value]) == 1 and _is_sum(readers[value][0])  # its terms include this one's
             new = self._again(value, within)
             if new is not None and new != whole(value):
                 self.made[value] = new
@@ -161,7 +161,7 @@ class _Joins:
         if (known := self._known(x, y)) is not None and not _is_sum(known.value):
             return known
         sums, found = self.tried.get(key, (-1, None))
-        if found is None and sums < len(self.sums):  # what was none may be one now
+        if found is None and sums < len(self.sums):  # a pair without a sum may have one now
             found = self._pair_of_values(x.value, y.value, eager)
             self.tried[key] = len(self.sums), found
         return None if found is None or not found.whole else self._keep(x, y, replace(x, value=found.value))

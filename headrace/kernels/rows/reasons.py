@@ -36,8 +36,7 @@ class AsksSettings(NotRows):
 
 @cache
 def is_users(file: str) -> bool:
-    """Tell whether a file is the user's or an algorithm's: neither torch's, nor Python's, nor other code of this
-    package."""
+    """Tell whether a file is neither torch's, nor Python's, nor this package's other than algorithms and policies."""
     path = Path(file)
     own = PACKAGE in path.parents and "algorithms" not in path.parts and "policies" not in path.parts
     return not (own or TORCH in path.parents or file.startswith("<") or "/lib/python3" in file.replace("\\", "/"))

@@ -37,8 +37,7 @@ Form: TypeAlias = Literal["dots", "right", "left"]
 
 @dataclass(frozen=True)
 class Place:
-    """Position of a value in memory, in row-major order. A bool is a float32 that is 0 or 1; an i32 is one in the same
-    4 bytes."""
+    """Position of a value in memory, in row-major order. A bool is a float32, 0 or 1; an i32 is in the same 4 bytes."""
 
     space: Space
     offset: int
@@ -164,8 +163,7 @@ def rows_of_block(tiles: int, accumulators: int, block: int = 0) -> int:
 
 
 def outer_form(outer: Outer) -> Form:
-    """Factor along whose numbers an Outer's lanes run, "left" or "right". "dots" where lanes are rows and neither
-    factor is transposed."""
+    """"left" or "right", the factor along whose numbers an Outer's lanes run; "dots" where lanes are rows."""
     n, k = outer.shape
     if n * k <= FEW or min(n, k) <= 2:
         return "dots"

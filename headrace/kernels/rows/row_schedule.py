@@ -302,8 +302,7 @@ class _Planner:
         return {needed for needed in found if needed.rows}
 
     def _in_place(self, value: Value, other: Value) -> bool:
-        """Tell whether a Map may overwrite a value that it reads, which it then reads number by number, and not
-        afterwards."""
+        """Tell whether a Map may overwrite a value that it reads: number by number, and not afterwards."""
         return isinstance(value, Map) and other.size == value.size and self._by_number(value, other)
 
     def _by_number(self, value: Value, other: Value) -> bool:
@@ -345,8 +344,7 @@ class _Pool:
         self._free: list[tuple[int, int]] = []  # where, how many; in order
 
     def take(self, count: int) -> int:
-        """Take `count` adjacent free tiles and return the first: from the smallest gap with room, else after all
-        others."""
+        """Take `count` adjacent tiles and return the first: from the smallest gap with room, else after all others."""
         gaps = [gap for gap in self._free if gap[1] >= count]
         if not gaps:
             at, self.top = self.top, self.top + count

@@ -97,8 +97,8 @@ def of_text(name: str, text: str, make: Callable[[str], bytes]) -> Native:
 
 
 def bytes_of_text(name: str, text: str, make: Callable[[str], bytes]) -> tuple[bytes, str]:
-    """Code for another device than the CPU, which make(text) returns and the folder keeps as in of_text(), and the name
-    of its file."""
+    """Code for another device than the CPU, kept as in of_text(), and the name of its file. make(text) returns the
+    code."""
     path = _path_of(name, text, make)
     return _code(path, lambda: make(text)), path.name
 
@@ -152,8 +152,7 @@ def _code(path: Path, compiled: Callable[[], bytes]) -> bytes:
 
 
 def _announce(title: str, announcement: str) -> None:
-    """Announce once per module that it is being compiled: in this process, and among processes that compile it at this
-    time."""
+    """Announce once per module that it is compiled: in this process, and among processes that compile it meanwhile."""
     if title in _announced:
         return
     _announced.add(title)

@@ -156,8 +156,7 @@ def _complain(place: Path, why: str) -> None:
 
 
 def evict(place: Path) -> None:
-    """Remove files of kernels that were not used for long, and, where there are too many, those that were unused the
-    longest."""
+    """Remove files of kernels that were not used for long; of too many, those that were unused the longest."""
     files = []
     for path in place.rglob("*headrace_*"):
         with contextlib.suppress(OSError):  # another process has removed it

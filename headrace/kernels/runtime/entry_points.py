@@ -56,8 +56,7 @@ def _source(module: str) -> bytes:
 
 
 def file_name(name: str, function: str, types: str) -> str:
-    """Name of the file in which the cache keeps an entry point. types: of its arguments, as native.kind() writes
-    them."""
+    """Name of the file in which the cache keeps an entry point. types: its arguments', as native.kind() writes them."""
     return disk.file_name(name.replace(".", "_"), _text(name), function, types)
 
 

@@ -95,8 +95,7 @@ class Call:
         self.slots[slot + _ADDRESS] = address
 
     def moving(self, slot: int, address: int, step: int) -> tuple[int, int, int]:
-        """(slot, address, step) for a caller that writes the address itself. The slot is the one that point()
-        writes."""
+        """(slot, address, step) for a caller that writes the address itself, into the slot that point() writes."""
         return slot + _ADDRESS, address, step
 
     def array_address(self, slot: int) -> int:

@@ -17,12 +17,11 @@ from headrace.kernels.targets.random_actions import random_actions
 
 EXACT = ("terminated", "truncated", "episode_length")
 CLOSE = ("reward", "episode_return")
-MISJUDGED = 1e-3  # share of rows that may end a step sooner or later: a state may lie on the very edge
+MISJUDGED = 1e-3  # share of rows that may end a step sooner or later: a state may be just at the limit
 
 
 class Deviation(NamedTuple):
-    """Largest difference between two backends, the column that has it, and the largest difference that rounding
-    explains."""
+    """Largest difference between two backends, its column, and the largest difference that rounding explains."""
 
     column: str
     worst: float  # of numbers relative to max(1, |x|); of flags and counts the share of rows that differ
@@ -56,7 +55,7 @@ def deviation(
         reference.step(theirs, t)
     found = [Deviation(name, _share(getattr(ours, name), getattr(theirs, name)), MISJUDGED) for name in EXACT]
     found += [Deviation(name, _apart(getattr(ours, name), getattr(theirs, name)), allowed) for name in CLOSE]
-    if ir.frames:  # of states that differ by rounding, a few bytes lie on either side of a half
+    if ir.frames:  # where states differ by rounding, a few bytes are rounded up in one and down in the other
         found.append(Deviation("observation", _share(ours.observation, theirs.observation), MISJUDGED))
     else:
         found.append(Deviation("observation", _apart(ours.observation, theirs.observation), allowed))

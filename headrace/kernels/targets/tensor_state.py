@@ -120,8 +120,7 @@ class TensorEnvs:
             self.step(rollout, t)
 
     def run_random(self, rollout: Rollout, first: int, last: int, counter: int) -> None:
-        """Step rows `first` .. `last` by random actions, which are written into the rollout. counter: steps taken
-        before."""
+        """Step rows `first` .. `last` by random actions, which the rollout then has. counter: steps taken before."""
         shape = last - first, self.num_envs * self.ir.num_agents
         drawn = random_actions(self.ir.action_space, self.seed, counter, *shape, self.device, self.first_env)
         rollout.action[first:last].copy_(drawn)

@@ -203,8 +203,7 @@ def test_ctrl_c_ends_it_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_script_is_left_as_it_is(tmp_path: Path) -> None:
-    """The script's arguments, folder, module path, random numbers, threads and handlers are those of a run without a
-    diagnosis."""
+    """Arguments, folder, module path, random numbers, threads and handlers are those of a run without a diagnosis."""
     script = tmp_path / "run.py"
     script.write_text(
         "import os, random, signal, sys, threading\n"

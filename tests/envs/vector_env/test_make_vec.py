@@ -69,8 +69,7 @@ def test_compiled_steps_are_those_of_the_reference_from_the_same_state(mode):
 
 
 def reset_now(outcome: Any) -> np.ndarray:
-    """Mask of environments that the step has reset: CartPole gives a reward of 1 at each step, and 0 at those that
-    reset."""
+    """Mask of environments that the step has reset: CartPole's reward is 1 at each step, and 0 at those that reset."""
     return outcome[1] == 0
 
 

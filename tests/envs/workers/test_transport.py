@@ -111,8 +111,7 @@ def test_a_process_that_stops_reading_is_lost(transport, monkeypatch):
 
 
 def test_a_step_that_hangs_at_once_is_waited_for_no_longer_than_another():
-    """The step's heartbeat may come before the order's sender goes on. An order has more time only until its first
-    step."""
+    """The step's heartbeat may come before the order's sender goes on. Only the first step has more time."""
     beats = [0]
 
     class Quick(process.WorkerProcess):

@@ -51,8 +51,7 @@ def test_a_tile_is_used_again_after_its_last_reader() -> None:
 
 
 def test_what_is_joined_is_computed_in_its_place() -> None:
-    """Cases are a Join of Joins, a part twice, a part that others read, and a part that is joined through a view
-    alone."""
+    """Cases are a Join of Joins, a part twice, a part that others read, and a part that is joined through a view."""
     build, (x, y), (w,) = Builder(), inputs((8,), (8,)), inputs((8, 8), rows=False)
     first, second = build.product(whole(x), whole(w)), build.product(whole(y), whole(w))
     pair = build.join([View(first.value, (1, 8), (8, 1)), View(second.value, (1, 8), (8, 1))], 0)

@@ -154,8 +154,7 @@ def test_weights_that_do_not_lie_in_rows_or_columns_stay_in_vectors() -> None:
 
 
 def test_a_weight_is_packed_once() -> None:
-    """A weight is packed once for products that read it in the same way. Those of the backward pass read its
-    transpose."""
+    """Products that read a weight in the same way share one packing. The backward pass reads its transpose."""
     build, (x, z), (w,) = Builder(), columns((128,), (128,)), uniforms((128, 128))
     turned = View(w, (128, 128), (1, 128))
     products = [build.product(whole(one), own) for own in (whole(w), turned) for one in (x, z)]

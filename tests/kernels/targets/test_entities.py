@@ -163,8 +163,7 @@ def test_a_grid_finds_whom_a_loop_finds(reach):
 
 @pytest.mark.slow
 def test_a_grid_serves_a_phase_with_actions_draws_and_reductions():
-    """The bits are the same in lanes, one entity at a time, and on two threads. The first state is that of plain
-    Python."""
+    """Bits are the same in lanes, one entity at a time, and on two threads. The first state is plain Python's."""
     ir = read(Crowd)
     wanted = stepped(CpuEnvs(ir, 3, threads=1), 5)
     for options in ({"lanes": 1, "threads": 1}, {"lanes": 8, "threads": 1}, {"threads": 2}):

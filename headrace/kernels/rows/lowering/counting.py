@@ -1,5 +1,4 @@
-"""Rules of operations that count: arange, linspace. Along the rows, the numbers are multiples of the rows'
-positions."""
+"""Rules of operations that count: arange, linspace. Along the rows, they give multiples of the rows' positions."""
 
 from __future__ import annotations
 

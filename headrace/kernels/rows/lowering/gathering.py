@@ -114,8 +114,8 @@ def _beyond(lowering: Lowering, base: Tensor, new: Tensor) -> Tensor:
 
 
 def written(lowering: Lowering, base: Tensor, index: Tensor, new: Tensor, adds: bool) -> Tensor:
-    """Write new [..., J] to base [..., K] at index [..., J]. The numbers are added, or replace the old ones (the last
-    of several)."""
+    """Write new [..., J] to base [..., K] at index [..., J]: added, or in place of old numbers (the last of
+    several)."""
     count, several = base.sizes[-1].inner, index.sizes[-1].inner
     known = fixed(index)
     if known is not None and count <= PARTS and len({*known}) == several and {*known} <= {*range(count)}:

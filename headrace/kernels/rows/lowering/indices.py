@@ -227,8 +227,7 @@ def _masks_as_one(x: Tensor, places: list[tuple[int, Tensor]]) -> tuple[Tensor, 
 
 
 def _flat(lowering: Lowering, x: Tensor, places: list[tuple[int, Tensor]]) -> tuple[Tensor, Places]:
-    """Index of places in x. For x [rows * K] at arange(rows) * K + i, the result is x as [rows, K], and i for each
-    row."""
+    """Index of places in x. x [rows * K] at arange(rows) * K + i becomes x [rows, K] at i for each row."""
     if len(places) == 1 and len(x.dims) == 1 and x.sizes[0].rows and x.dims[0][0] == ROWS and x.sizes[0].inner > 1:
         count = x.sizes[0].inner
         index = cast(lowering, places[0][1], I32)

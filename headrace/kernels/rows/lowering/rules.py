@@ -22,13 +22,11 @@ CHOSEN: set[str] = set()  # the operations that may be given tensors of rows tha
 
 
 class Unsupported(Exception):
-    """Operation that cannot be part of a row program. Its text continues a sentence that begins with the user's file
-    and line."""
+    """Operation that no row program can have. Its text continues a sentence that begins with the user's line."""
 
 
 def called(name: str) -> str:
-    """Name of an operation in a sentence. For an operation that computes a gradient, the name of the user's
-    operation."""
+    """Name of an operation in a sentence; for one that computes a gradient, the name of the user's operation."""
     own = name.removesuffix("_backward")
     return name if own == name else f"the gradient of {own}"
 
@@ -36,8 +34,7 @@ def called(name: str) -> str:
 def rule(
     *names: str, chosen: bool = False
 ) -> Callable[[Callable[[Lowering, Node], Lowered]], Callable[[Lowering, Node], Lowered]]:
-    """Make a function the rule of operations of these names. chosen: whether the rule also takes rows that truth values
-    choose."""
+    """Make a function the rule of operations of these names. chosen: it also takes rows that truth values choose."""
 
     def register(function: Callable[[Lowering, Node], Lowered]) -> Callable[[Lowering, Node], Lowered]:
         RULES.update(dict.fromkeys(names, function))

@@ -325,8 +325,7 @@ def _matrix(right: Tensor, k: int) -> View:
 
 
 def _grouped(view: View, dims: Sequence[Dimension]) -> Tensor:
-    """Tensor of a product's view. The view's last axis may be of size 1; the tensor's dimensions of size 1 have no
-    axis."""
+    """Tensor of a product's view. The view's last axis may be of size 1; a dimension of size 1 has no axis."""
     axes = inner_axes(dims)
     return Tensor(View(view.value, axes, _strides(view, axes), view.offset), tuple(dims))
 

@@ -186,8 +186,7 @@ class _Target:
         call.step(step, extra, [Address(call.pointer(data)), *given])
 
     def _packing(self, name: str, phase: Phase) -> list[str]:
-        """Write the function of that name, which packs a piece of a phase's weights, and the functions that it
-        calls."""
+        """Write the function of that name, which packs a piece of a phase's weights, and the functions below it."""
 
         def piece(number: int, rows: int, title: str) -> str:
             b = Body(1)

@@ -50,8 +50,7 @@ class Caller:
         return self.body.new(f"inttoptr i64 {number} to ptr")
 
     def _number(self, number: Count) -> str:
-        """Write the code for a number that depends on the count of rows. It is computed in float64 and rounded at the
-        end."""
+        """Write the code for a number that depends on the count of rows: in float64, and rounded at the end."""
         if number not in self._numbers:
             b = self.body
             rows = b.new(f"uitofp i64 {self.slot(slots.ROWS)} to double")
@@ -134,8 +133,7 @@ class Caller:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Collect calls within this block, and write them at its end in order: in a loop where there are many of few
-        kinds."""
+        """Write calls of this block at its end, in order. Many calls of few kinds are written as a loop."""
         calls: Calls = []
         self._together = calls
         yield

@@ -107,8 +107,7 @@ def _step(state, learning, stage, g):
 
 @njit(**ENTRY)
 def learn(worker, state, steps, since, now, stages):
-    """Take gradient steps number since + 1 .. since + steps, by all threads together: see
-    kernels.runtime.thread_pool."""
+    """Take steps number since + 1 .. since + steps, by all threads together: see kernels.runtime.thread_pool."""
     learning = (now, stages)
     if worker != 0:
         _serve(worker, state, learning)

@@ -22,8 +22,7 @@ ANNOUNCEMENT = "compiling the threads of compiled losses (once, about 1 s) ..."
 
 
 def parts_of(rows: int, lanes: int, by_weights: bool = False) -> int:
-    """Number of parts into which so many rows are divided, whatever the number of threads. A part has at least one
-    block."""
+    """Number of parts of so many rows, whatever the number of threads. A part has at least one block."""
     least = max(LEAST, lanes)
     if by_weights:
         return max(1, min(PARTS, rows // least))

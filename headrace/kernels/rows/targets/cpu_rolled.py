@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from headrace.kernels.rows.targets.llvm_text import Body, Module
 
-MANY = 64  # calls, of which each kind is made at least OFTEN times in the mean
+MANY = 64  # calls from which on a loop is used, if each kind is made at least OFTEN times in the mean
 OFTEN = 4
 
 

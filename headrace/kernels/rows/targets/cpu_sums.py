@@ -83,8 +83,7 @@ def divided(name: str, cuts: list[list[int]], make: Callable[[int, int, str], st
 
 
 def gradients(plan: Plan, module: Module, wide: bool, name: str, phase: Phase) -> list[str]:
-    """Write the function of that name, which computes a piece of a phase's gradients, and the functions that it
-    calls."""
+    """Write the function of that name, which computes a piece of a phase's gradients, and the functions below it."""
     groups = phase.gradients
 
     def piece(group: int, rows: int, title: str) -> str:

@@ -108,8 +108,7 @@ def clamp(b: Body, x: str, low: float, high: float) -> str:
 
 
 def exp(b: Body, x: str) -> str:
-    """Compute e^x as 2^n times a polynomial of the rest (Cephes' expf). 2^n is two factors, each of them a normal
-    number."""
+    """Compute e^x as 2^n times a polynomial of the rest (Cephes' expf). 2^n is two factors, both normal numbers."""
     shifted, rest = _reduced(b, x)
     square = b.floats("fmul", rest, rest)
     y = b.fma(polynomial(b, rest, EXP), square, b.floats("fadd", rest, b.number(1)))

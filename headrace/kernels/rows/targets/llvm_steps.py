@@ -234,8 +234,7 @@ def filled(module: Module, count: int, number: float) -> str:
 
 
 def row_sum_step(plan: Plan, module: Module, value: Reduce) -> Step:
-    """Add the numbers of the block's rows to each number's VECTOR accumulators, at %sums; or keep the larger of
-    both."""
+    """Add numbers of the block's rows to VECTOR accumulators of each number, at %sums; or keep the larger of both."""
     step = begin(plan, module, True)
     b, node = step.body, expression(plan, value.source)
     kept = len(value.shape)

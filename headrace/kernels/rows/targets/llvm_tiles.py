@@ -25,7 +25,7 @@ ROOM = 3 * WORDS  # words of a packed tile
 PARTS = 3  # bfloat16 of a float32
 # parts of both factors that are multiplied: from one product to the next, one of them stays in its tiles
 PRODUCTS = ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))
-TERMS = 128  # of a sum, whose source is packed at a time: then it stays in the first cache
+TERMS = 128  # of a sum: so many numbers of the source are packed at a time, which stay in the first cache
 
 
 def pack_weight(module: Module, shape: Sequence[int], strides: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from headrace.kernels.rows.row_program import Count
 
 PRIMES = (1009, 3, 65537)  # far from each other: a loss that chooses by the number of rows is one that differs
 MARKS = (100_003, 10_007, 3_000_017)  # counts of rows that truth values choose are primes from here on
-LESS = 64  # what is taken from the number of rows, at most
+LESS = 64  # largest number that is subtracted from the number of rows
 
 
 def of_rows(numbers: Sequence[float], rows: Sequence[int] = PRIMES) -> Count | None:

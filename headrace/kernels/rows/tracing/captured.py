@@ -99,8 +99,7 @@ def holders(value: Any, depth: int = 4) -> Iterator[Space]:
 
 
 def has_parts(value: object) -> bool:
-    """Tell whether a value is an object of the user's whose attributes are looked at: a dataclass, a namespace,
-    settings."""
+    """Tell whether a value is an object of the user's whose attributes are looked at, such as a dataclass."""
     return _is_object(value) and not callable(value)
 
 

@@ -99,7 +99,7 @@ def _solve_triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, u
 
 
 def _cosh(x: Tensor) -> Tensor:
-    half = torch.exp(x.abs() / 2)  # whose square is infinite no earlier than the result
+    half = torch.exp(x.abs() / 2)  # its square overflows no earlier than the result
     return half / 2 * half + 0.5 / half / half
 
 

@@ -118,8 +118,7 @@ class Recorder(TorchDispatchMode):
         return made
 
     def _number(self, func: Any, args: Any, kwargs: Mapping[str, Any], symbols: list[Any]) -> Any:
-        """Return a number that Python reads from a tensor. Raises NotRows where it depends on the function's
-        arguments."""
+        """Return a number that Python reads from a tensor. Raises NotRows if it depends on the function's arguments."""
         if any(x.known is None for x in symbols):
             chooses = symbols[0].dtype == torch.bool
             raise NotRows(CHOOSES if chooses else READS, place_in(self.place))
@@ -177,7 +176,7 @@ class Recorder(TorchDispatchMode):
             with torch._C._DisableTorchDispatch():
                 func(*args, **kwargs)
         places = {_storage(symbol) for symbol in symbols}
-        for symbol in self._known:  # also one of which this is a view
+        for symbol in self._known:  # also the tensor that this is a view of
             if _storage(symbol) in places:
                 symbol.known = None
         own = {id(symbol.like): symbol for symbol in symbols}

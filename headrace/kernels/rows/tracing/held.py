@@ -18,8 +18,7 @@ CONSTANT = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 
 
 class Size(NamedTuple):
-    """Size of a container, which stands for it: its class, the count of its parts, and the keys of a dict or the names
-    of attributes, in order."""
+    """Size of a container, in its place: class, count of parts, and keys of a dict or names of attributes, in order."""
 
     kind: type
     number: int
@@ -95,8 +94,7 @@ def are_settings(value: object) -> bool:
 
 
 def note_reads(value: Any, name: str, read: set[str]) -> None:
-    """Let a dataclass note in `read` each attribute that is read from now on: the dataclass's name, a dot, and the
-    attribute's."""
+    """Let a dataclass note its attributes in `read` when they are read: its own name, a dot, and the attribute's."""
     kind, attributes = type(value), frozenset(vars(value))
 
     class Noting(kind):  # type: ignore[misc, valid-type]

@@ -89,7 +89,7 @@ class Given:
         self._training: list[bool] = []
         self._changing: list[tuple[str, Changing]] = []
         self._unchanged = AllUnchanged(())
-        # of what is held: the attribute of a network of the package's that it is, else nothing; what it is called
+        # of each held value: the attribute of a network of the package's that it is, or ""; its name
         self._reaches: list[tuple[str, str, Reach]] = []
         self._lines: list[tuple[str, str]] = []
         self._state = state()

@@ -143,8 +143,7 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _has_attributes(value: Any) -> bool:
-    """Tell whether a value is a network or an object of the user's: no class, function or module, and nothing of a
-    library."""
+    """Tell whether a value is a network or an object of the user's: no class, function, module or part of a library."""
     kind = type(value)
     if isinstance(value, nn.Module):
         return True

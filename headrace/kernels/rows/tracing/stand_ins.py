@@ -122,7 +122,7 @@ def _in_modules(found: Given, tensors: dict[int, Tensor], numbers: dict[str, Ten
     and floats that are attributes of modules, by those in `numbers`, by name."""
     parts = [part for _, module in found.modules for part in module.modules()]
     spaces: list[Any] = [x for part in parts for x in (part._parameters, part._buffers, vars(part))] + found.spaces
-    # of GRU and LSTM, which list their parameters anew when these are others
+    # GRU and LSTM list their parameters again when these are replaced
     listed = [(vars(part), name) for part in parts for name in ("_flat_weights", "_flat_weight_refs")]
     changed = [(space, name, space[name]) for space, name in listed if name in space]
     try:

@@ -39,7 +39,7 @@ from headrace.kernels.rows.tracing.writes import replaced_writes
 
 LARGEST = 4096  # numbers of a tensor that a program's text contains
 COPIES = {"detach", "clone", "alias", "lift_fresh", "contiguous"}
-# what is compiled of uint8, which wraps around at 256 in others
+# operations that are compiled for uint8; in others it wraps around at 256
 OF_BYTES = {"view", "_unsafe_view", "permute", "transpose", "unsqueeze", "squeeze", "slice", "select", "expand"}
 OF_BYTES |= {"cat", "stack", "clone", "split", "split_with_sizes", "unbind", "unfold", "getitem", "where", "gather"}
 RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "normal", "bernoulli", "native_dropout", "multinomial"}
@@ -203,7 +203,7 @@ def _trace(
     (output,) = [node for node in graphs[0].nodes if node.op == "output"]
     nodes = output.args[0]
     made = [Result(name, node, *which) for (name, *which), node in zip(results, nodes, strict=True)]
-    # a buffer that is what was given was not written to
+    # a buffer that is still the given tensor was not written to
     made = [result for result in made if result.written is None or result.node.op != "placeholder"]
     return Traced(graphs, found.sources, made, spec)
 
@@ -355,8 +355,7 @@ def _value(node: Node, result: int) -> Tensor:
 
 
 def _place(node: Node) -> str:
-    """Line of the user's that made a node. For a node of a gradient, the line of the nearest value that it is computed
-    from."""
+    """Line of the user's that made a node; for a node of a gradient, that of the nearest value that it comes from."""
     seen = [node]
     for one in seen:  # more of them with each
         if place := place_in(one.meta.get("stack_trace")):

@@ -113,8 +113,8 @@ def _products(x: Tensor, weight: Tensor, stride: Numbers, padding: Numbers, dila
 
 
 def _spread(x: Tensor, weight: Tensor, made: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers) -> Tensor:
-    """Multiply windows, each with the weights [O, C, ...] times a place's numbers of x [B, O, ...], and add them up to
-    [B, C, *made]."""
+    """Multiply the weights [O, C, ...] by each place's numbers of x [B, O, ...], and add up the windows: [B, C,
+    *made]."""
     windows = (_places_first(x) @ weight.flatten(1)).reshape(len(x), *x.shape[2:], *weight.shape[1:])
     return _folded(_checked(windows), made, stride, padding, dilation)
 

@@ -98,8 +98,7 @@ def _reductions(decorator: str) -> str:
 
 
 def lane_text(decorator: str) -> list[str]:
-    """Text of the functions that lane versions call. It has a hash of the imported code, because the cache knows a
-    module by its text."""
+    """Text of the functions that lane versions call. A hash of the imported code makes it another module's text."""
     from hashlib import sha256
 
     sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in ("lane_types", *IMPORTED)]
@@ -240,8 +239,7 @@ class LaneVersion:
         return made
 
     def value(self, node: ast.expr, guarded: bool = False) -> ast.expr:
-        """Rewrite an expression. guarded: it is computed also in lanes that do not want it, so its indices may be
-        any."""
+        """Rewrite an expression. guarded: it is computed also in lanes that do not want it, with any indices."""
         return self.rewriter(guarded).visit(copy.deepcopy(node))  # type: ignore[no-any-return]
 
     def rewriter(self, guarded: bool) -> Values:

@@ -87,8 +87,7 @@ def _entry(context, builder, array_type, array, index_types, indices):  # type: 
 
 
 def _within(builder: ir.IRBuilder, index: ir.Value, count: ir.Value) -> ir.Value:
-    """Keep an index within an array, counted from the end if negative: lanes whose value is not wanted may have any
-    index."""
+    """Keep an index, counted from the end if negative, within an array: in lanes that want no value it may be any."""
     zero = ir.Constant(index.type, None)
     index = builder.select(builder.icmp_signed("<", index, zero), builder.add(index, count), index)
     index = builder.select(builder.icmp_signed("<", index, zero), zero, index)

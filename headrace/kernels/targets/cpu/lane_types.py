@@ -41,7 +41,7 @@ class Lanes(types.Type):
         return self if self._holds(kind_of(other)) else None
 
     def _holds(self, kind: str | None) -> bool:
-        # Numba makes 64 bits of an operation on two uint32, of which the upper ones are not wanted
+        # Numba makes an operation on two uint32 one of 64 bits; the upper ones are not wanted
         return kind == self.kind or (kind, self.kind) == ("u64", "u32")
 
     @property

@@ -38,7 +38,7 @@ from headrace.kernels.targets.random_actions import bounds, no_action
 
 SHARED_BYTES = 47 * 1024  # of state in shared memory: what every GPU gives a block, less 1 KB for reductions
 WAIT = "cuda.syncthreads()"
-# each of PARTS threads computes one part, then every thread combines them alike
+# each of PARTS threads computes one part, then every thread combines them in the same way
 BLOCK_OVER = """\
 {decorator}
 def block_{op}_over_{kind}(values, parts, tid, width):

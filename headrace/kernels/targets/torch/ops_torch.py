@@ -184,7 +184,7 @@ _own: Namespace = {"__builtins__": __builtins__, "np": np, "abs": abs, "min": _m
 _shared: Namespace = dict(_own)
 _scalar = {name: FunctionType(function.__code__, _shared, name) for name, function in ops.functions().items()}
 _shared |= _scalar
-# ... but for what tensors have of their own
+# ... except functions that tensors have themselves
 _shared |= {f.__name__: f for f in (F32, I32, U32, U64, BOOL, select, bits, clip, _philox, _as_int, _as_float)}
 _shared |= {
     name: _op(name, getattr(torch, name)) for name in ("sin", "cos", "tan", "exp", "tanh", "sqrt", "floor", "ceil")
