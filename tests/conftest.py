@@ -43,7 +43,8 @@ def pytest_addoption(parser):
 
 
 def pytest_collection(session):
-    """Let each of several processes translate a part of the test files, where nobody has: else each translates all."""
+    """Let each of several processes translate a part of the test files, where that is not done: else each translates
+    all."""
     worker = getattr(session.config, "workerinput", None)
     if worker is not None and not sys.dont_write_bytecode:
         files = sorted(TESTS.rglob("test_*.py"), key=lambda file: file.stat().st_size, reverse=True)
@@ -79,7 +80,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True)
 def seeded(request):
-    """The global generators, started anew."""
+    """The global generators, seeded."""
     seed = request.config.getoption("--seed")
     random.seed(seed)
     numpy.random.seed(seed)

@@ -139,7 +139,7 @@ def _targets(module: Module, node: ast.Import | ast.ImportFrom) -> list[tuple[st
 
 
 def owner(dotted: str, modules: dict[str, Module]) -> str | None:
-    """The module of the package in which a dotted name lives; None for other people's."""
+    """The module of the package in which a dotted name is defined; None for other packages' names."""
     while dotted:
         if dotted in modules:
             return dotted

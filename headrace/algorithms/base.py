@@ -72,7 +72,7 @@ def counted_steps(algorithm: Any, rollout: Rollout) -> int:
 
 
 def past_warm_up(algorithm: Algorithm) -> bool:
-    """Tell whether the next update learns. Algorithms with a replay buffer have a method that decides; others do."""
+    """Tell whether the next update learns: always, unless the algorithm has a past_warm_up() that decides."""
     ready = getattr(algorithm, "past_warm_up", None)
     return ready is None or ready()
 

@@ -1,5 +1,5 @@
-"""DIAYN: the bonus and the discriminator's loss against float64, what is refused, resuming, and that skills are told
-apart."""
+"""DIAYN: the bonus and the discriminator's loss against float64, refusals, resuming, and skills that can be
+distinguished."""
 
 from __future__ import annotations
 

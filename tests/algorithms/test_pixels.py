@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Look(gymnasium.Env):
-    """One column of a picture is bright: point at it. Episodes of one step."""
+    """One column of an image is bright: point at it. Episodes of one step."""
 
     observation_space = IMAGES
 

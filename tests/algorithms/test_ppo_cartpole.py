@@ -1,4 +1,4 @@
-"""PPO on a compiled world."""
+"""PPO in a compiled environment."""
 
 import contextlib
 

@@ -127,7 +127,7 @@ def varied(request: Request, seed: int, choices: bool = True) -> Request:
 
 
 def asked(request: Request, known: Entries | None = None) -> list[Asked]:
-    """The programs that a training asks for, traced, but for those that are known."""
+    """The programs that a training asks for, traced, without the known ones."""
     kind, _ = algorithm_classes(request.name)
     settings = {name: value for name, value in SMALL.items() if hasattr(request.config, name)}
     algorithm: Any = kind.build(replace(request.config, **settings), request.observation, request.action, 0, "cpu")
@@ -354,7 +354,7 @@ def small(name: str, **settings: Any) -> Request:
 
 
 def learned(request: Request, loss: Any = None) -> Tensor:
-    """An algorithm's parameters after learning from a made-up rollout. loss: in place of PPO's own."""
+    """An algorithm's parameters after learning from a made-up rollout. loss: instead of PPO's own."""
     settings = {"num_steps": 8, "minibatch_size": 32, "batch_size": 16, "learning_starts": 1, "buffer_size": 1000}
     own = {name: value for name, value in settings.items() if hasattr(request.config, name)}
     kind = algorithm_classes(request.name).algorithm

@@ -198,7 +198,7 @@ def test_the_number_of_threads_changes_no_bit(name, hidden, monkeypatch):
 
 
 def test_a_policy_whose_parameters_moved_is_learned_anew():
-    """Another optimizer makes another buffer: views of the old one would learn what nobody uses."""
+    """Another optimizer makes another buffer: learning with views of the old one would have no effect."""
     first = build("sac")
     learned(first, 1)
     second = SAC(first.policy, replace(first.config), 0)

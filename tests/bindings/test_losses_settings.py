@@ -16,7 +16,7 @@ from tests.bindings.kept_losses import Disk, net_and_rows
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of which each loss below reads some."""
+    """Settings. Each loss below reads some of them."""
 
     power: int = 2
     steps: int = 128
@@ -66,7 +66,7 @@ def test_a_program_serves_settings_that_its_loss_does_not_read() -> None:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Floats, of which losses below ask for some."""
+    """Floats. Losses below ask for some of them."""
 
     scale: float = 0.5
     penalty: float = 0.0

@@ -160,7 +160,7 @@ def test_windows_of_features(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_images_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several images for each row, of which a convolution makes rows of its own."""
+    """Each row has several images. A convolution makes rows of them."""
     torch.manual_seed(0)
 
     def loss(net: nn.Module, b: dict[str, Tensor]) -> Tensor:

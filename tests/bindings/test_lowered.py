@@ -49,8 +49,8 @@ def requests_of(name: str) -> list[Request]:
 
 
 def differing(request: Request, counts: Counter[str]) -> list[str]:
-    """The losses of which the file has another program than a fresh trace, or none at the sizes of the request; at
-    others there may be none. counts: comparisons by key, of which there are ENOUGH."""
+    """The losses for which the file has another program than a fresh trace, or none at the sizes of the request; at
+    others there may be none. counts: comparisons by key, ENOUGH of each."""
     entries, found = lowered._entries(), list[str]()
     compared = {key: entries[key] for key, count in counts.items() if count >= ENOUGH and key in entries}
     for own, one in [(wanted, one) for wanted in (request, varied(request, SEED)) for one in asked(wanted, compared)]:

@@ -10,7 +10,7 @@ from headrace.data.priorities import add_up, descend
 
 
 def tree_of(depth, seed):
-    """A tree of that many levels, of which some leaves are 0."""
+    """A tree of that many levels. Some leaves are 0."""
     generator = torch.Generator().manual_seed(seed)
     tree = torch.zeros(2 << depth, dtype=torch.float64)
     leaves = torch.rand(1 << depth, generator=generator, dtype=torch.float64) ** 6

@@ -89,7 +89,7 @@ def test_an_adapter_without_masked_steps_is_found():
 
 
 def taking_turns(mover="1 - s.mover", read="s.mover", kind="i32"):
-    """A game of two agents: who moves next, and whose action a step reads."""
+    """A game of two agents. mover: the agent to move next. read: the one whose action a step reads."""
     source = f"""
 from typing import NamedTuple
 from gymnasium.spaces import Box, Discrete

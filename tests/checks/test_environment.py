@@ -59,7 +59,7 @@ class Rewards(Right):
 
 
 class Reuses(Right):
-    """Correct, but for one array of all observations."""
+    """Correct, except for one array of all observations."""
 
     array = np.zeros(2, np.float32)
 

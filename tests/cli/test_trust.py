@@ -151,7 +151,7 @@ def commands(run: str) -> list[list[str]]:
 
 @pytest.fixture
 def plain_run(tmp_path, monkeypatch) -> Path:
-    """A run on a registered environment in Python, with code of a stranger beside its policy."""
+    """A run on a registered environment in Python. Code of another user is next to its policy."""
     monkeypatch.chdir(tmp_path)
     small = "--num-envs 2 --num-steps 8 --minibatch-size 16 --hidden 8 --total-steps 16 --workers none"
     words = f"train ppo MountainCar-v0 {small} --backend inline --no-registered --progress none --final-episodes 0"

@@ -39,7 +39,7 @@ def one_thread():
 
 
 class Showing(gymnasium.Env):
-    """Shows samples of a space, and keeps them and what it is told."""
+    """Shows samples of a space, and keeps them and its actions."""
 
     def __init__(self, observation_space, action_space=None):
         self.observation_space, self.action_space = observation_space, action_space or Discrete(2)

@@ -48,7 +48,7 @@ def pendulum(request):
 
 
 def fresh(env, rows=ROWS, seed=1):
-    """A rollout at whose row 0 an episode begins in every world."""
+    """A rollout at whose row 0 an episode begins in every environment."""
     rollout = env.rollout(rows, env.columns())
     env.reset(rollout, seed)
     return rollout

@@ -1,4 +1,5 @@
-"""Other libraries' checkers on every registered world, un-compiled: Gymnasium's, Stable-Baselines3's, PettingZoo's."""
+"""Other libraries' checkers on every registered environment in Python: Gymnasium's, Stable-Baselines3's,
+PettingZoo's."""
 
 from __future__ import annotations
 

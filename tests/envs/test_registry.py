@@ -212,7 +212,7 @@ def test_a_gymnasium_id_may_have_defaults_of_its_own():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_defaults_are_settings_that_exist(name):
-    """A misspelt default would be ignored, or break training on that world alone."""
+    """A misspelt default would be ignored, or break training in that environment alone."""
     from headrace.algorithms.base import algorithm_classes
     from headrace.training.config import TrainConfig
 

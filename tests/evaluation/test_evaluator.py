@@ -121,7 +121,7 @@ def test_a_port_is_evaluated_in_gymnasiums_own(monkeypatch):
 
 
 class Dice(KernelEnv):
-    """Ends after `left` steps, each of which earns 1; the length is drawn anew for each episode."""
+    """Ends after `left` steps, each of which earns 1; the length is drawn for each episode."""
 
     observation_space = Box(-np.inf, np.inf, (2,))
     action_space = Discrete(2)

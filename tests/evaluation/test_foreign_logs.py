@@ -1,4 +1,4 @@
-"""Learning curves of other libraries: their files as they write them, in one picture with Headrace's."""
+"""Learning curves of other libraries: their files as they write them, in one plot with Headrace's."""
 
 from __future__ import annotations
 

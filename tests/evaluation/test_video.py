@@ -79,7 +79,7 @@ def test_a_video_has_every_step_of_every_episode(tmp_path):
 
 
 class Told(AlwaysLeft):
-    """Notes what it was told."""
+    """Notes its arguments."""
 
     def __init__(self, agent_info: Space) -> None:
         super().__init__()

@@ -92,7 +92,7 @@ def numbers(algorithm: str, collection: str) -> dict:
 
 
 def gradients() -> dict:
-    """Gradients of two actors: on a cluster, of which actors are lost, and asynchronous."""
+    """Gradients of two actors: on a cluster that loses actors, and asynchronous."""
     from headrace.training.trainer import Trainer
 
     nodes = Nodes(2, 1)
@@ -252,7 +252,8 @@ def resumed(folder: str) -> dict:
 
 
 def learners(cluster: str) -> dict:
-    """Two learners with two actors each on a cluster, of which one is lost: their own, or one of two nodes."""
+    """Two learners with two actors each on a cluster, one of which is lost: a cluster of their own, or one of two
+    nodes."""
     from headrace.training.trainer import Trainer
 
     nodes = Nodes(2, 2) if cluster == "nodes" else None
@@ -329,7 +330,7 @@ def gpu() -> dict:
 
 
 def stranger() -> dict:
-    """A process beside the cluster that does not have its token."""
+    """A process on the machine of a cluster that does not have its token."""
     nodes = Nodes(1, 1)
     command = [sys.executable, "-c", STRANGER.format(address=nodes.address)]
     answers = {}

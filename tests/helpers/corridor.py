@@ -1,4 +1,4 @@
-"""A small world for tests, on batched torch tensors: walk right along a corridor, to its end."""
+"""A small environment for tests, on batched torch tensors: walk right along a corridor, to its end."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ DOUBLE, FAIL, DIE, HANG, TELL, FAIL_OWN = range(6)
 
 
 class Doubling:
-    """Doubles numbers, tells what it was told, or goes wrong."""
+    """Doubles numbers, returns its arguments, or goes wrong."""
 
     def __init__(self, begin, orders):
         self.facts, self.done, self.orders = (begin, os.getpid()), 0, orders

@@ -1,4 +1,4 @@
-"""Two agents of which one gains what the other loses."""
+"""Game of two agents: one gains what the other loses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ParallelEnv = pytest.importorskip("pettingzoo").ParallelEnv
 
 
 class Duel(ParallelEnv):
-    """Ten steps; who alone chooses action 1 gains 1."""
+    """Ten steps; an agent that alone chooses action 1 gains 1."""
 
     metadata = {"name": "duel"}  # noqa: RUF012
     possible_agents = ["one", "other"]  # noqa: RUF012

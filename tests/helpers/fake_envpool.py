@@ -13,10 +13,11 @@ SEEN = Box(-1, 1000, (4,), np.float32)
 
 
 class FakePool:
-    """Worlds that count. They see: who they are, their episode, its step, the last action (-1: none).
+    """Environments that count. Observations: number of the environment, its episode, the step, the last action (-1:
+    none).
 
-    Episodes take 3 to 6 steps, and are terminated and truncated in turn. slow: worlds that are ready only where not
-    enough others are. gate: an event that recv() waits for. A recv() that would wait for ever is an AssertionError.
+    Episodes take 3 to 6 steps, and are terminated and truncated in turn. slow: environments that are ready only where
+    not enough others are. gate: an event that recv() waits for. A recv() that would wait for ever is an AssertionError.
     """
 
     def __init__(self, num_envs, batch_size, seed, named=False, slow=(), gate=None, **_):

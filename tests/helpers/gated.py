@@ -1,4 +1,5 @@
-"""A world that waits for others where it is told to: what is slow in tests of order depends on no clock."""
+"""Environment that waits for others where it is told to, so that tests of slow environments do not depend on a
+clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments for tests of the backends, and what steps one beside another."""
+"""Environments for tests of the backends, and functions that step one and compare it with another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A small world for tests: a cue is shown once, and must be repeated some steps later. Nothing works without memory."""
+"""A small environment for tests: a cue is shown once, and must be repeated some steps later. It needs a recurrent
+state."""
 
 from __future__ import annotations
 

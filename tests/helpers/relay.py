@@ -1,4 +1,4 @@
-"""A world that several agents share, for tests: who comes, goes and sees what is set by hand."""
+"""An environment that several agents share, for tests, which set who comes, who goes and what they see."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SPACES = (Box(0, 1000, (2,)), Discrete(3))
 
 
 class Relay(ParallelEnv):
-    """Each agent sees how often the world was stepped and its own number, gets that count as reward, and leaves after
-    its step `last`. joins: the step after which an agent comes, where that is not the beginning."""
+    """Each agent sees how often the environment was stepped and its own number, gets that count as reward, and leaves
+    after its step `last`. joins: the step after which an agent comes, where that is not the beginning."""
 
     metadata = {"name": "relay"}  # noqa: RUF012
 

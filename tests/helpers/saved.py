@@ -14,7 +14,7 @@ from gymnasium.wrappers import TimeLimit
 
 
 class Drifting(gymnasium.Env):
-    """A random walk of two numbers, of which an action moves one, until it is far away."""
+    """A random walk of two numbers until it is far away. An action moves one of them."""
 
     observation_space, action_space = Box(-100, 100, (2,)), Discrete(2)
 

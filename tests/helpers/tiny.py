@@ -1,4 +1,4 @@
-"""A world small enough to know by heart, for tests of what surrounds it."""
+"""An environment small enough to know by heart, for tests of what surrounds it."""
 
 from __future__ import annotations
 

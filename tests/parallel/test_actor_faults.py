@@ -54,7 +54,8 @@ def kill(trainer: Trainer, count: int = 1) -> None:
 
 
 def learned(env, iterations: int, kills: dict[int, int] | None = None, **options) -> tuple[str, int]:
-    """The weights after so many updates, before some of which so many actors are killed; and the restarts."""
+    """The weights after so many updates, and the restarts. kills: update -> number of actors that are killed before
+    it."""
     trainer = Trainer("ppo", env, **{**SMALL, **options})
     try:
         for number in range(iterations):

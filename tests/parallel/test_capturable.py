@@ -99,7 +99,7 @@ def test_what_is_left_behind_is_counted():
 
 @pytest.fixture
 def training(monkeypatch):
-    """A collector on worlds of tensors and PPO, one iteration in, as they would be on a GPU."""
+    """A collector of environments on tensors and PPO, one iteration in, as they would be on a GPU."""
     monkeypatch.setattr(on_policy, "known", lambda flag: False)
     with fused.plain_only():
         env = envs.make("CartPole-v1", 8, backend="torch")

@@ -1,4 +1,4 @@
-"""Workers in halves or at their own pace: what they collect is what all of them together collect."""
+"""Double-buffered and asynchronous workers collect what all of them together collect."""
 
 from __future__ import annotations
 

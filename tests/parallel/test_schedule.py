@@ -1,4 +1,4 @@
-"""Orders to actors by random schedules: nobody waits for ever, no lag is above the bound, and nothing is lost."""
+"""Orders to actors by random schedules: none waits for ever, no lag is above the bound, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The actor-critic: the same answers whoever asks, and a shell for people."""
+"""The actor-critic: the same outputs for all callers, and predict() for users."""
 
 import json
 

@@ -26,7 +26,7 @@ ACTIVATIONS = {
 
 @pytest.fixture(autouse=True, scope="module")
 def always():
-    """The compiled stack also where torch is faster, but for a test that says otherwise."""
+    """Use the compiled stack also where torch is faster, unless a test changes that."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused_mlp, "pays", lambda *_: True)
         yield

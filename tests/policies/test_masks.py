@@ -308,7 +308,7 @@ def test_a_state_without_an_allowed_action_is_an_error_that_names_the_environmen
     assert "in env" in caught.value.__notes__[0] and "test_masks" in caught.value.__notes__[0]
 
     class Closed(Spread):
-        """A component of which nothing is allowed at some places."""
+        """Environment that allows no action of one component at some places."""
 
         def action_mask(s, p):
             return True, True, s.place < 2, s.place < 2, s.place < 2

@@ -114,7 +114,7 @@ def test_a_forged_manifest_is_refused_as_damaged(run):
 
 
 def alone(folder: Path) -> Path:
-    """The checkpoint without an earlier one beside it."""
+    """The checkpoint without an earlier one next to it."""
     return folder.rename(folder.with_name("stranger"))
 
 

@@ -1,4 +1,5 @@
-"""Evaluation beside training gives what evaluation in the training's process gives, whatever happens to its process."""
+"""Evaluation in a process of its own gives what evaluation in the training's process gives, even if its process
+dies."""
 
 from __future__ import annotations
 

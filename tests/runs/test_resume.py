@@ -318,7 +318,7 @@ def test_the_command_line_stops_on_a_signal_and_goes_on_with_the_command_it_prin
 
 @pytest.mark.parametrize("theirs", [True, False])
 def test_a_terminal_that_is_closed_does_not_lose_a_run(theirs):
-    """Whoever writes to it afterwards gets an error. Those whose terminal it is are told by SIGHUP, and end."""
+    """Writing to the terminal is an error afterwards. Its processes get SIGHUP, and end."""
     master, slave = os.openpty()
     flags = (
         "train ppo CartPole-v1 --backend inline --num-envs 2 --num-steps 16 --total-steps 10000000 --final-episodes 0"

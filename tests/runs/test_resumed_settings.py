@@ -78,7 +78,7 @@ def test_settings_that_networks_are_made_by_are_refused_by_name():
 
 @pytest.mark.parametrize("algorithm", ["ppo", "sac", "dqn"])
 def test_settings_that_take_effect_change_the_weights(algorithm):
-    """Each of TAKE_EFFECT, but for sizes, and those that need goals, recurrent networks or noise."""
+    """Each of TAKE_EFFECT is tested, except sizes, and settings that need goals, recurrent networks or noise."""
     new = {
         "exploration_spread": 7.0,
         "priority_alpha": 0.2,

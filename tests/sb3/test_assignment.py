@@ -62,7 +62,7 @@ def weights(model: Any) -> torch.Tensor:
 
 @cache
 def usual(name: str) -> tuple[Any, torch.Tensor]:
-    """A model of which nothing is set, and the weights that it has learned."""
+    """A model without assigned attributes, and the weights that it has learned."""
     model = made(name).learn(100)
     return model, weights(model)
 

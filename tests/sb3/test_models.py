@@ -282,7 +282,7 @@ class DummyVecEnv:
 
 
 class OtherVecEnv(DummyVecEnv):
-    """One that is stepped as a vector: episodes of 3 steps, each other of which is truncated."""
+    """A vector with methods of its own: episodes of 3 steps, every other one is truncated."""
 
     def __init__(self, final: dict | None = None) -> None:
         super().__init__([Own(), Own()])
@@ -368,7 +368,7 @@ def test_what_a_user_reads_from_a_model(tmp_path, capsys):
 
 
 class Reach(gymnasium.Env):
-    """Episodes of four steps, each other of which succeeds."""
+    """Episodes of four steps; every other one succeeds."""
 
     observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
     step_number = episode = 0

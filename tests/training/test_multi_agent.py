@@ -1,4 +1,4 @@
-"""Training with several agents in a world: who learns from what, and what is told of it."""
+"""Training with several agents in an environment: which policy learns from which rows, and what is logged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GROUPS = {"fox": ("fox_0", "fox_1"), "hen": ("hen_0",)}
 
 
 def seen(worlds):
-    """Observations of the farm's agents in so many worlds."""
+    """Observations of the farm's agents in so many environments."""
     draws = torch.Generator().manual_seed(0)
     fox, hen = (torch.rand(n * worlds, k, generator=draws) for n, k in ((2, 2), (1, 3)))
     return Group({"fox": fox, "hen": hen})

@@ -1,4 +1,4 @@
-"""Settings that follow from the number of environments: the rule, who wins over it, and that a run keeps them."""
+"""Settings that follow from the number of environments: the rule, what overrides it, and that a run keeps them."""
 
 from __future__ import annotations
 

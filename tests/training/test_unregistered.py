@@ -57,7 +57,7 @@ class Sized(Images):
 
 
 def gymnasium_id(monkeypatch, entry=f"{Images.__module__}:Images", name="FewSteps-v0"):
-    """An id that Gymnasium knows and nobody has registered settings for."""
+    """An id of Gymnasium's without registered settings."""
     made = gymnasium.envs.registration.EnvSpec(name, entry)
     monkeypatch.setitem(gymnasium.registry, name, made)
     return name

@@ -1,4 +1,4 @@
-"""Measurements are kept with their machine, versions and source, and used in place of "auto"."""
+"""Measurements are kept with their machine, versions and source, and used instead of "auto"."""
 
 from __future__ import annotations
 

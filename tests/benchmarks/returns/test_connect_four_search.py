@@ -47,7 +47,7 @@ def bits(board, players) -> int:
 
 
 def random_board(rng, moves):
-    """A board after random moves without a winner, and who moves next."""
+    """A board after random moves without a winner, and the player to move."""
     board, player = np.zeros((6, 7), int), 1
     for _ in range(moves):
         options = [after for _, after in children(board, player) if not four(after, player)]

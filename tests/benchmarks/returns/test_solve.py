@@ -1,4 +1,4 @@
-"""Time to solve: the benchmark runs, quickly, and its judge decides for all libraries alike."""
+"""Time to solve: the benchmark runs, quickly, and its judge decides for all libraries in the same way."""
 
 from __future__ import annotations
 

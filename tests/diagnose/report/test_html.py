@@ -121,7 +121,7 @@ def test_a_browser_draws_the_chart_and_the_table(made, tmp_path):
 
 
 def colours(path):
-    """Colours of a picture that a hundred points or more have."""
+    """Colours of an image that a hundred points or more have."""
     from PIL import Image
 
     with Image.open(path) as picture:

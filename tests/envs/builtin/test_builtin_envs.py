@@ -1,4 +1,5 @@
-"""The worlds against Gymnasium's originals: single steps, resets, endings; Catch and GridWorld against their rules."""
+"""The built-in environments against Gymnasium's: single steps, resets, endings; Catch and GridWorld against their
+rules."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def world_class(name: str) -> type:
 
 
 def normalised(name: str, state) -> np.ndarray:
-    """Gymnasium's state as the world keeps it, in float32."""
+    """Gymnasium's state as the compiled environment keeps it, in float32."""
     state = np.array(state, np.float64)
     if name == "Pendulum-v1":
         state[0] = (state[0] + np.pi) % (2 * np.pi) - np.pi
@@ -50,7 +51,7 @@ def normalised(name: str, state) -> np.ndarray:
 
 
 def driven_action(name: str, state: np.ndarray):
-    """An action that pumps energy into the world, so that it arrives."""
+    """An action that adds energy, so that the goal is reached."""
     if name == "MountainCar-v0":
         return np.int64(2 if state[1] >= 0 else 0)
     if name == "MountainCarContinuous-v0":
@@ -61,7 +62,8 @@ def driven_action(name: str, state: np.ndarray):
 
 
 def visited(name: str, steps: int, seed: int = 0) -> Steps:
-    """Steps from states that a random policy visits, each from the same float32 state that the world will get.
+    """Steps from states that a random policy visits, each from the same float32 state that the compiled environment
+    will get.
 
     In one step of fifty the time limit is due. Actions of a Box reach to twice its bounds; Gymnasium gets them clipped.
     """
@@ -111,7 +113,7 @@ def rollout_of(env, num_steps: int) -> Rollout:
 
 
 def stepped(name: str, given: Steps, backend: str) -> Steps:
-    """The same steps by the compiled world, all in one."""
+    """The same steps by compiled environments, all in one step."""
     env = envs.make(name, len(given.state), backend=backend, threads=1 if backend == "cpu" else None)
     rollout = rollout_of(env, 1)
     env.reset(rollout, seed=0)

@@ -1,4 +1,4 @@
-"""PixelPendulum and PixelCatch: the worlds that they draw, and what is to be seen."""
+"""PixelPendulum and PixelCatch: the environments that they draw, and their pixels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.training.trainer import Trainer
 
 
 def shown(cls, **fields):
-    """The newest frames [N, H, W] of worlds in these states."""
+    """The newest frames [N, H, W] of environments in these states."""
     source = read(cls)
     count = len(next(iter(fields.values())))
     worlds, columns = CpuEnvs(source, count, threads=1), rollout(source, 1, count)

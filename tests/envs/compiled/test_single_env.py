@@ -1,4 +1,4 @@
-"""One world in plain Python, against Gymnasium's checker and against the compiled kernels."""
+"""One environment in plain Python, against Gymnasium's checker and against the compiled kernels."""
 
 import sys
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_plain_python_is_what_the_kernel_does(cls):
 
 
 def _align(plain, compiled):
-    """States agree; the plain world goes on from the kernel's, so that no difference grows."""
+    """States agree; the plain environment continues from the kernel's state, so that no difference grows."""
     state = {name: value[0].numpy() for name, value in compiled.target.state().items()}
     for name, value in plain.state._asdict().items():
         np.testing.assert_allclose(np.asarray(value, np.float64), state[name], rtol=1e-5, atol=1e-5, err_msg=name)

@@ -156,7 +156,7 @@ def test_a_policy_is_evaluated_in_worlds_made_alike(tmp_path):
 
 
 def herd(**settings):
-    """Rows of a world of two agents, of which "a" leaves after 3 steps, in what was asked for."""
+    """Rows of an environment of two agents; "a" leaves after 3 steps. settings: of make()."""
     from helpers.relay import Relay
 
     return stepped(envs.make(lambda: Relay({"a": 3, "b": 9}), 1, **settings), 6)

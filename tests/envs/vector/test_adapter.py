@@ -21,8 +21,8 @@ MODES = list(AutoresetMode)
 
 
 class Count(gymnasium.Env):
-    """Sees (world, episode, step); terminates after 3 + world steps where the episode is even, else is truncated after
-    5 + world. Its reward tells step and action. So every row can be told from every other."""
+    """Sees (environment, episode, step); terminates after 3 + environment steps where the episode is even, else is
+    truncated after 5 + environment. Its reward is a function of step and action. So all rows differ."""
 
     observation_space = Box(-np.inf, np.inf, (3,))
     action_space = Discrete(3)
@@ -215,7 +215,7 @@ def test_worlds_in_processes():
 
 
 class Unmasked(VectorEnv):
-    """Worlds of which the library resets all or none, and that knows no masks."""
+    """Vector whose library resets all environments or none, and takes no masks."""
 
     def __init__(self, mode, num_envs=NUM_ENVS, final=True):
         self.worlds, self.final = counts(mode, num_envs=num_envs), final

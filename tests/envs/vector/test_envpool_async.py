@@ -1,4 +1,4 @@
-"""EnvPool's worlds at their own pace: on a fake pool, and on EnvPool where it is installed."""
+"""EnvPool's environments in asynchronous collection: on a fake pool, and on EnvPool where it is installed."""
 
 from __future__ import annotations
 

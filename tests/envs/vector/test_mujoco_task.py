@@ -66,7 +66,7 @@ def played(env, steps, seed=0, action=0.0):
 
 
 def test_steps_are_mujoco_s():
-    """Each simulation is stepped beside one by MuJoCo's own Python, from the same starts."""
+    """Each simulation is compared with one that MuJoCo's own Python steps, from the same starts."""
     masses = np.array([0.5, 1.0, 4.0], np.float32)
     env = hr.make(Ball, 3, params={"mass": masses}, threads=2)
     rollout = played(env, 20, action=1.5)

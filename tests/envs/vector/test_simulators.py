@@ -21,7 +21,8 @@ STEPS, NUM_ENVS = 24, 3
 
 
 class Ramp:
-    """Worlds that count steps; world n ends after 3 + n of them, truncated in episodes of odd length, else terminated.
+    """Environments that count steps; environment n ends after 3 + n of them, truncated in episodes of odd length, else
+    terminated.
 
     It is strict: whatever comes from another device is an error. hand_over: what becomes of the tensors it gives.
     """

@@ -1,4 +1,4 @@
-"""Workers that serve several environments, one after another; and what is decided and told before they start."""
+"""Workers that serve several environments, one after another; and decisions and messages before they start."""
 
 from __future__ import annotations
 

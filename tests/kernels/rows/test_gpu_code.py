@@ -91,7 +91,7 @@ def test_wide_layers_and_many_rows_are_plain() -> None:
 
 @pytest.mark.parametrize(("rows", "lanes"), [(131_072, 64), (16_384, 64), (8192, 64), (2048, 16), (256, 4), (3, 4)])
 def test_rows_of_a_block_suit_the_minibatch(rows: int, lanes: int) -> None:
-    """A GPU has enough blocks, if there are enough rows, and two of them have room beside each other."""
+    """A GPU has enough blocks, if there are enough rows, and room for two of them at a time."""
     own, _ = planned(ppo_residual(40))
     found = gpu_program._lanes(own, rows)
     assert found == lanes

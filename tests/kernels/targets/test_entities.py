@@ -140,8 +140,8 @@ def test_the_cpu_agrees_with_plain_python_and_tensors():
 @pytest.mark.slow
 @pytest.mark.parametrize("reach", [0.03, 0.7, 3.0])
 def test_a_grid_finds_whom_a_loop_finds(reach):
-    """A small radius is searched by a grid, a large one by a loop over all: on any lanes with the same bits. Who is at
-    no number is near nobody."""
+    """A small radius is searched by a grid, a large one by a loop over all, with the same bits for any lanes. An entity
+    at NaN is near none."""
     found = []
     for lanes in (None, 4, 1):
         envs = CpuEnvs(read(Gas), 2, {"reach": reach}, threads=1, lanes=lanes)

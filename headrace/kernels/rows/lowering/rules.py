@@ -22,7 +22,7 @@ CHOSEN: set[str] = set()  # the operations that may be given tensors of rows tha
 
 
 class Unsupported(Exception):
-    """Operation that no row program can have. Its text continues a sentence that begins with the user's line."""
+    """Operation that no row program can have. The text continues a sentence that begins with the user's line."""
 
 
 def called(name: str) -> str:

@@ -98,7 +98,7 @@ def _reductions(decorator: str) -> str:
 
 
 def lane_text(decorator: str) -> list[str]:
-    """Text of the functions that lane versions call. A hash of the imported code makes it another module's text."""
+    """Text of the functions that lane versions call, with a hash of the code that it imports, for the cache."""
     from hashlib import sha256
 
     sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in ("lane_types", *IMPORTED)]
