@@ -43,7 +43,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection(session):
-    """Let each of several processes translate a part of the test files, where that is not done: else each translates
+    """Let each of several processes translate a part of the test files, unless that is done: else each translates
     all."""
     worker = getattr(session.config, "workerinput", None)
     if worker is not None and not sys.dont_write_bytecode:

@@ -1,5 +1,4 @@
-"""Other libraries' checkers on every registered environment in Python: Gymnasium's, Stable-Baselines3's,
-PettingZoo's."""
+"""Other libraries' checkers on every registered environment in Python: of Gymnasium, Stable-Baselines3, PettingZoo."""
 
 from __future__ import annotations
 

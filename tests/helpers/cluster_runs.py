@@ -252,8 +252,7 @@ def resumed(folder: str) -> dict:
 
 
 def learners(cluster: str) -> dict:
-    """Two learners with two actors each on a cluster, one of which is lost: a cluster of their own, or one of two
-    nodes."""
+    """Two learners with two actors each on a cluster, one of which is lost: their own cluster, or one of two nodes."""
     from headrace.training.trainer import Trainer
 
     nodes = Nodes(2, 2) if cluster == "nodes" else None

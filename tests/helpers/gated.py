@@ -1,5 +1,4 @@
-"""Environment that waits for others where it is told to, so that tests of slow environments do not depend on a
-clock."""
+"""Environment that waits for others where it is told to, so that tests of the order depend on no clock."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The built-in environments against Gymnasium's: single steps, resets, endings; Catch and GridWorld against their
-rules."""
+"""Built-in environments against Gymnasium's: single steps, resets, endings; Catch and GridWorld against their rules."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ SMALL = {"num_envs": 8, "num_steps": 16, "minibatch_size": 64, "epochs": 1, "tot
 
 
 def played(pursuer, evader, moves, steps=1, **params):
-    """A rollout of one environment that begins with the players at these places, at rest. moves: (pursuer's,
-    evader's)."""
+    """A rollout of one environment that begins with the players at rest at these places. moves: of pursuer and
+    evader."""
     env = envs.make("Pursuit", 1, threads=1, params=params)
     columns = rollout(env.ir, steps, 2)
     env.reset(columns, 0)
