@@ -37,9 +37,7 @@ from headrace.core.source_text import constant_text
 Content: TypeAlias = tuple[str, Iterable[object], bool]  # a value's own text, its parts, whether these stay the same
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, EllipsisType, NotImplementedType)
 # their repr() has all that counts, and runs nothing of the user's
-_FOUND = {
-    "headrace.policies.examination.Examination"
-}  # findings about other values, described by their class
+_FOUND = {"headrace.policies.examination.Examination"}  # findings about other values, described by their class
 _SHOWN = (
     {"builtins.range", "pathlib.PosixPath", "re.Pattern", "decimal.Decimal", "fractions.Fraction"}
     | {"datetime.timedelta", "datetime.datetime", "datetime.date"}

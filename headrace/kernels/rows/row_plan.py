@@ -163,7 +163,7 @@ def rows_of_block(tiles: int, accumulators: int, block: int = 0) -> int:
 
 
 def outer_form(outer: Outer) -> Form:
-    """"left" or "right", the factor along whose numbers an Outer's lanes run; "dots" where lanes are rows."""
+    """Factor along whose numbers an Outer's lanes run, "left" or "right"; "dots" where lanes are rows."""
     n, k = outer.shape
     if n * k <= FEW or min(n, k) <= 2:
         return "dots"
