@@ -114,7 +114,7 @@ def mean_metrics(found: Sequence[tuple[dict[str, Tensor], dict[str, int]]]) -> d
 
 
 def split_batches(batches: Batch) -> list[Batch]:
-    """Iterate over G batches [G, B]."""
+    """Split batches [G, B] into a list of G batches [B]."""
 
     def one(g: int) -> Batch:
         return Batch._make(tree_map(lambda x: x[g], column) for column in batches)

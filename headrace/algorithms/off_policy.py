@@ -57,7 +57,7 @@ STEPPED = ("optimizer", "optimizers", "temperature", "log_temperature")
 class OffPolicy(Generic[C]):
     """A policy, its optimizers, target networks, and a replay buffer.
 
-    Subclasses have a class attribute `config`, their default settings, and define make_policy() and learn().
+    Subclasses have a class attribute `config`, their default settings, and define make_policy() and objectives().
     """
 
     name: ClassVar[str]

@@ -174,7 +174,7 @@ def _trained(
 
 
 def train(*names: str, each: Each | None = None, make: Callable[..., Training] = Training, **options: Any) -> Run:
-    """Run headrace.train() with a body."""
+    """Run a Training, the loop of headrace.train(), with `each` as its body."""
     training = make(*names, on_interrupt="return", **options)
     with training, looked_at_once(training.trainer, {"each": each, **options}):
         for row in training:

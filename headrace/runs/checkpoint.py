@@ -1,7 +1,8 @@
 """Checkpoints: folders of safetensors and one JSON manifest with a SHA-256 of every file. No pickle anywhere.
 
-A checkpoint is written whole or not at all: to a temporary folder, synced to the disk and renamed. The checkpoint that
-it replaces stays as NAME.previous, which is read if NAME is damaged. The tensors of a nested state are in
+A checkpoint is written to a temporary folder, synced to the disk and renamed; where the file system cannot rename a
+folder, it is copied. The checkpoint that it replaces stays as NAME.previous, which is read if NAME is damaged or not
+whole. The tensors of a nested state are in
 NAME.safetensors (see headrace.runs.tensor_file), its numbers, strings and structure in the manifest. Rows of replay
 buffers are in files of their own, replay_0.*.safetensors, which checkpoints of a run share (see
 headrace.runs.replay_files).

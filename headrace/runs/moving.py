@@ -1,4 +1,4 @@
-"""Replace folders, on any file system, such that one of the two is complete at any time."""
+"""Replace a folder by a new one, on any file system, such that the old or the new one is complete at any time."""
 
 from __future__ import annotations
 

@@ -336,7 +336,7 @@ class Recorder:
     def _last_good(self) -> str:
         if (self.folder / LAST).exists():
             return f"The last good checkpoint is {shown(self.folder / LAST)}"
-        return f"There is no checkpoint yet: one is written every {SAVE_EVERY:.0f} s, and every save_freq steps"
+        return f"There is no checkpoint yet: one is written about every {SAVE_EVERY:.0f} s, and every save_freq steps"
 
 
 def _short(trainer: Trainer) -> str:

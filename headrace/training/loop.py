@@ -50,8 +50,8 @@ def train(
 
     algorithm, env, config, zoo, options: see Trainer. resume: a run's folder, or a checkpoint in one, to continue with
     the settings it had; options may change its limits.
-    On Ctrl-C, SIGTERM and SIGHUP it finishes the iteration (gives up a rollout of environments that are not compiled),
-    and saves. on_interrupt: what follows: "raise" KeyboardInterrupt, or for the other signals SystemExit, so that
+    On Ctrl-C, SIGTERM and SIGHUP it finishes the iteration and saves. A rollout that environments in Python are filling
+    is given up instead of finished. on_interrupt: what follows: "raise" KeyboardInterrupt, or for the other signals SystemExit, so that
     a loop over seeds ends too; or "return" the run.
     With several learners, the loss of a process restarts the training from last/, three times at most.
     Raises TypeError, ValueError for wrong settings; RankLost where a learner is lost again; NotFinite where a NaN or
@@ -110,7 +110,7 @@ class Training:
 
     The arguments are those of train(), and so are the run's folder, resuming, signals and errors. Each `row` is an
     IterationResult. The iteration is recorded once the body is done, so what it logs is in the same row. An exception
-    in the body ends the run without saving; last/ has been written every minute.
+    in the body ends the run without saving; last/ is written about every minute, less often on a slow disk.
 
     state: a dict for the body's own values, in JSON's types: checkpoints hold it, and a resumed training has it again.
     trainer, env, policy: those of the training, within the `with` block; env.set_params(...) changes the environments.

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from headrace.bindings.compiled.loss_program import Program
 
 DEVICES = ("cpu", "cuda")  # losses are compiled for these
-FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one
+FEWEST = 3  # rows: with fewer, a loss may compute something else, such as no standard deviation
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
 ROWS = 16  # numbers of rows at which it is: minibatches of ever new lengths would be compared for ever
-TRIES, CALLS = 8, 50  # programs of a module that are made whatever its calls are; further ones for so many calls each
+TRIES, CALLS = 8, 50  # a module may have 8 programs made at once, and one more for each 50 calls
 _BY_NAMES = "it takes arguments as **kwargs"
 _compared: set[str] = set()  # keys of programs that this process has compared
 

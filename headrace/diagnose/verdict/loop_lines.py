@@ -6,7 +6,7 @@ from headrace.diagnose.profile.formatting import percent, place
 from headrace.diagnose.profile.profile import LEARNING, Role, Site
 from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts
 
-UNKNOWN = 0.2  # share of the time in code of unknown or guessed role, above which the headline says so
+UNKNOWN = 0.2  # share of the time in code of unknown or guessed role, above which a headline may say so
 SHOWN, LEAST = 5, 0.03  # at most so many statements, each with at least this share of the time
 SPREAD = 0.3  # a statement stands out if it takes this share of the time
 WAITS = 0.2  # a report says what a statement waits for above this share of its time

@@ -15,8 +15,8 @@ from headrace.diagnose.verdict.remedies import remedies
 from headrace.diagnose.verdict.remedy import UNBOUNDED, Remedy
 
 LITTLE_GAIN = 1.15  # below, a gain is not worth a headline
-ENOUGH_SAMPLES = 150  # with fewer, shares are too inexact for a verdict, unless few activities may be the largest
-FEWEST_SAMPLES = 20  # ... and with fewer, in any case
+ENOUGH_SAMPLES = 150  # with fewer, there is no verdict, unless it is clear which few activities take the most time
+FEWEST_SAMPLES = 20  # with fewer, there is no verdict at all
 FEW_PHASES = 5  # phases of learning; with fewer, the shares depend on where the window began
 MOSTLY_LEARNING = 0.95  # ... unless learning takes more than this share of the time
 TELLING = 2.0  # the bound of a remedy without a predicted gain is given only below this

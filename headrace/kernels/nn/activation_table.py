@@ -17,7 +17,7 @@ from torch.nn import functional
 class Activation(NamedTuple):
     """An activation.
 
-    function: torch's; the one that overwrites its input where the gradient needs the output only. module, settings: the
+    function: torch's, if possible one that overwrites its input. module, settings: the
     class of torch's module that computes it, and its settings. from_output: whether the output determines the
     derivative; else kernels keep the derivative that they compute with the output.
     """

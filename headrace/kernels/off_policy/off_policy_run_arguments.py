@@ -68,8 +68,8 @@ class Minibatches(NamedTuple):
     each minibatch are written.
 
     seed: of the draws. n_steps, gamma: of the returns. draws: count of uniform numbers of a row for the losses, in
-    random. One of action (float32) and choice (int32) is empty. weight: 1 / number of rows that count, or 0. Other
-    columns are float32.
+    random. One of action (float32) and choice (int32) is empty. weight: of a row in the loss's mean, 0 for a masked
+    row; times its importance weight with prioritized replay. Other columns are float32.
     """
 
     steps: np.uint64

@@ -17,20 +17,20 @@ from headrace.kernels.nn.amx import SPAN, sizes_pay
 from headrace.kernels.rows.row_program import Outer, Product, Program, Reduce, Value, View, contiguous
 
 ON_TILES = 64  # rows of a block with products on tiles: each block reads all packed weights, of 6 bytes a number
-BLOCKS = (32, 64, 16)  # rows of a block; the first, unless another reads less from beyond the second cache
-BY_WEIGHTS = 512  # rows up to which factors of gradients are kept: of more, they leave the caches
-KEPT = 4096  # numbers of a row that are kept for that: of more, too
+BLOCKS = (32, 64, 16)  # rows of a block; the first, unless with another less memory outside the second cache is read
+BY_WEIGHTS = 512  # most rows for which the factors of gradients are kept: those of more rows leave the caches
+KEPT = 4096  # most numbers of a row that are kept for that
 PIECE = 24  # rows of a matrix that are a piece of it: whole tiles of a product, whatever the machine's registers
-HALF = 8  # rows of the smallest block: half a vector
+HALF = 8  # rows of the smallest call: half a vector
 FIRST_MEMORY = 1 << 16  # bytes of the first cache, and a little more
 MEMORY = 1 << 20  # bytes of the second cache
 VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it
 PACKED = 2 * SPAN  # rows of a weight that are packed at a time
 FEW = 512  # numbers of an Outer, up to which each is a sum along lanes of its own, without a transposed factor
 
-# tile: tiles of a thread, offset in tiles. kept: tiles of each block, offset in tiles: written in one phase, read in
-# another. given, result: memory of the caller's, offset is the position among the uniform inputs or the outputs.
-# uniform: numbers of the call, offset in numbers.
+# Memory that a value may lie in. tile: a thread's own, used again for each block; kept: of each block, written in one
+# phase and read in another; both count offsets in tiles. uniform: of the call, for values without rows; offset in
+# numbers. given, result: the caller's; offset is the position among the uniform inputs or the outputs.
 Space: TypeAlias = Literal["tile", "kept", "given", "uniform", "result"]
 Form: TypeAlias = Literal["dots", "right", "left"]
 
@@ -142,16 +142,17 @@ class Plan:
 
 
 def block_for(rows: int) -> int:
-    """Number of rows of a block of a program without sums over rows, whose calls each have so many rows."""
+    """Number of rows of a block, for a program without sums over rows whose calls have `rows` rows."""
     return next((block for block in (HALF, *sorted(BLOCKS)) if rows <= block), max(BLOCKS))
 
 
 def rows_of_block(tiles: int, accumulators: int, block: int = 0) -> int:
-    """Rows of a block that has so many tiles. Each block adds to all accumulators: where these do not stay in the
-    second cache, more rows share what is read and written of them; where tiles do not, fewer rows have fewer.
+    """Number of rows of a block: the one of BLOCKS with which a row reads least memory outside the second cache.
 
-    block: of a program that was made for the rows of a call, see block_for(); 0 for others. Where tiles of so many do
-    not stay in the first cache, more rows than two vectors gain nothing."""
+    tiles: tiles of a block. accumulators: numbers that each block adds to. Accumulators that do not fit into the cache
+    are read once a block, so larger blocks read less. Tiles that do not fit are read again, so smaller blocks read less.
+    block: what block_for() gives for programs made for the rows of a call; 0 for others. Its tiles should fit into the
+    first cache; where they do not, a block has two vectors at most."""
     if block:
         return max(VECTOR, min(block, 2 * VECTOR) if 4 * block * tiles > FIRST_MEMORY else block)
 

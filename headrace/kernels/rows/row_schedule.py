@@ -31,7 +31,7 @@ def plan(program: Program, vectors: bool = True, by_weights: bool = False, split
     vectors: sums over rows are taken along vectors of numbers, as on the CPU: each has a vector of accumulators, or a
     factor that is transposed. by_weights: sums with a transposed factor are taken after each phase. split: products
     that gain time by it are computed on the processor's tiles, with numbers split into bfloat16. block: rows of a
-    block, if none are summed; 0 for any.
+    block, see block_for(); 0 where rows_of_block() chooses.
     """
     found = _Planner(program, vectors, by_weights, split).plan()
     found.block = 0 if found.accumulators else block
