@@ -51,8 +51,8 @@ def train(
     algorithm, env, config, zoo, options: see Trainer. resume: a run's folder, or a checkpoint in one, to continue with
     the settings it had; options may change its limits.
     On Ctrl-C, SIGTERM and SIGHUP it finishes the iteration and saves. A rollout that environments in Python are filling
-    is given up instead of finished. on_interrupt: what follows: "raise" KeyboardInterrupt, or for the other signals SystemExit, so that
-    a loop over seeds ends too; or "return" the run.
+    is given up instead of finished. on_interrupt: what follows: "raise" KeyboardInterrupt, or for the other signals
+    SystemExit, so that a loop over seeds ends too; or "return" the run.
     With several learners, the loss of a process restarts the training from last/, three times at most.
     Raises TypeError, ValueError for wrong settings; RankLost where a learner is lost again; NotFinite where a NaN or
     infinity appears; OSError where the folder cannot be written.

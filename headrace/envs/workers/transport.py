@@ -170,8 +170,8 @@ class Transport:
     def replace(self, place: int, progress: int | None = None) -> None:
         """Start another process with the task of a lost one, and wait until its role is made. Tries several times.
 
-        Raises the reason for the loss if it has happened TRIES times in a row at the same progress. progress: None stands
-        for the number of answers that the process has given.
+        Raises the reason for the loss if it has happened TRIES times in a row at the same progress.
+        progress: None stands for the number of answers that the process has given.
         """
         self._start_again(place, progress)
         self.facts[place] = self._made(place, Exception)
