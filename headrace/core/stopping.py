@@ -19,7 +19,7 @@ def close(thing: Any, name: str) -> None:
     try:
         thing.close()
     except (Exception, SystemExit) as error:
-        text = f"closing {name} raised {type(error).__name__}: {error}. What it holds is not freed; nothing else is lost"
+        text = f"closing {name} raised {type(error).__name__}: {error}. What it holds stays taken; all else is well"
         warnings.warn(text, stacklevel=2)
 
 

@@ -150,7 +150,7 @@ def rows_of_block(tiles: int, accumulators: int, block: int = 0) -> int:
     """Number of rows of a block: the one of BLOCKS with which a row reads least memory outside the second cache.
 
     tiles: tiles of a block. accumulators: numbers that each block adds to. Accumulators that do not fit into the cache
-    are read once a block, so larger blocks read less. Tiles that do not fit are read again, so smaller blocks read less.
+    are read once a block: larger blocks read less. Tiles that do not fit are read again: smaller blocks read less.
     block: what block_for() gives for programs made for the rows of a call; 0 for others. Its tiles should fit into the
     first cache; where they do not, a block has two vectors at most."""
     if block:
