@@ -62,9 +62,10 @@ def _version(name: str) -> int:
 
 
 def is_message(error: BaseException) -> bool:
-    """Tell whether an error is for the user: raised by Headrace or Gymnasium on purpose, or a missing file.
+    """Tell whether an error is for the user: one of the system, such as a missing file, of Headrace, or of Gymnasium.
 
-    Errors of other code (torch, the user's environment) keep their traceback.
+    Errors that other code raises in this process (torch, the user's environment) keep their traceback. Those of worker
+    processes are raised here again, with the worker's traceback as a note.
     """
     if isinstance(error, OSError):
         return True

@@ -1,4 +1,4 @@
-"""Reasons why a loss is not compiled: sentences that begin with the user's file and line."""
+"""Reasons why a loss is not compiled: sentences that begin with the user's file and line, where one is known."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Tracing of a loss in plain PyTorch to a graph of torch's operations, with its gradients.
 
-The loss is traced on tensors that have shapes and no numbers, so nothing of the user's is computed. It is traced three
-times, with prime numbers of rows. A number that differs between the traces depends on the number of rows: it must be c
-* rows or c / (rows - d) of whole c and d.
+The loss runs once on copies of its tensors, for what it keeps for later calls, such as caches. Then it is traced three
+times on tensors that have shapes and no numbers, with prime numbers of rows. A number that differs between the traces
+depends on the number of rows: it must be c * rows or c / (rows - d) of whole c and d.
 """
 
 from __future__ import annotations
