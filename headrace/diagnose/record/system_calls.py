@@ -51,6 +51,11 @@ def blocked_in(pid: int, tid: int) -> str:
     except PermissionError:
         state = (task / "stat").read_text().rpartition(") ")[2][:1]
         return UNKNOWN if state in "SD" else RUNNING
+    return waits_for(pid, words)
+
+
+def waits_for(pid: int, words: list[str]) -> str:
+    """Same as blocked_in(), from the words of the thread's file "syscall"."""
     if not words or words[0] == "running":
         return RUNNING
     number = int(words[0])

@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO
 
 from headrace.diagnose.injected.ticker import LOOK, SUFFIX, next_due
 from headrace.diagnose.record import system_calls
@@ -26,19 +26,49 @@ MOST_AT_ONCE = 8  # processes looked at in a period; with more, they take turns
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
 SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}.get(_MACHINE)
 SLICE = 100_000  # ns: the shortest that Linux takes
+MOST_BYTES = 1 << 14  # of a file in /proc
 
 
 # pid -> when the process was looked at (s of time.monotonic()), and what its main thread waited for, "" if not blocked
 States = dict[int, list[tuple[float, str]]]
 
 
-class _Asking(NamedTuple):
-    """A process that asks for looks."""
+class _Asking:
+    """A process that asks for looks. Its files in /proc stay open: reading one takes a tenth of opening it."""
 
-    pid: int
-    background: int  # native id of its background thread
-    period: float  # s
-    look_only: bool  # whether it has no timer, so that it is sampled by looks while it computes, too
+    def __init__(self, pid: int, background: int, period: float, look_only: bool) -> None:
+        """background: native id of its background thread. period: s. look_only: it has no timer, so that it is sampled
+        by looks while it computes, too. Raises OSError where the process has ended."""
+        self.pid, self.background, self.period, self.look_only = pid, background, period, look_only
+        self._files = {name: self._open(name) for name in ("stat", "status", "syscall")}
+
+    def read(self, name: str) -> bytes:
+        """Read a file of the main thread. Raises OSError where it has ended, or where the system forbids it."""
+        file = self._files[name]
+        if file is None:
+            raise PermissionError(name)
+        return os.pread(file.fileno(), MOST_BYTES, 0)
+
+    def core(self) -> int:
+        """Core on which the main thread runs, or ran last."""
+        return int(self.read("stat").rpartition(b") ")[2].split(None, 37)[36])
+
+    def blocked_in(self) -> str:
+        """Same as system_calls.blocked_in() of the main thread."""
+        with suppress(PermissionError):
+            return system_calls.waits_for(self.pid, self.read("syscall").decode().split())
+        return system_calls.blocked_in(self.pid, self.pid)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in filter(None, self._files.values()):
+            file.close()
+
+    def _open(self, name: str) -> BinaryIO | None:
+        try:
+            return (PROC / str(self.pid) / "task" / str(self.pid) / name).open("rb", buffering=0)
+        except PermissionError:
+            return None
 
 
 class TickSender:
@@ -64,6 +94,8 @@ class TickSender:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
+        for name in list(self._asking):
+            self._forget(name)
 
     def _run(self) -> None:
         run_at_once()
@@ -83,15 +115,14 @@ class TickSender:
             for file, process in asking[turn::groups]:
                 self._failed[file] = 0 if self._tick(process) else self._failed.get(file, 0) + 1
                 if self._failed[file] == GIVE_UP:
-                    self._asking.pop(file, None)
+                    self._forget(file)
                     (self._folder / file).unlink(missing_ok=True)
 
     def _keep_away_from(self, processes: list[_Asking]) -> None:
         """Run on other cores than the main threads of some processes, if there are others. On the same core, a tick
         would come only when the script sleeps, and would find it asleep too often."""
         with suppress(OSError, ValueError, IndexError, AttributeError):
-            stats = [(PROC / str(x.pid) / "task" / str(x.pid) / "stat").read_text() for x in processes]
-            taken = {int(stat.rpartition(") ")[2].split()[36]) for stat in stats}
+            taken = {process.core() for process in processes}
             if (free := self._cores - taken) and free != self._free:
                 self._free = free
                 os.sched_setaffinity(threading.get_native_id(), free)
@@ -100,18 +131,20 @@ class TickSender:
         with suppress(OSError):
             found = {entry.name for entry in os.scandir(self._folder) if entry.name.endswith(SUFFIX)}
             for name in self._asking.keys() - found:
-                del self._asking[name]
+                self._forget(name)
             for name in found - self._asking.keys():
                 with suppress(OSError, ValueError):
                     self._asking[name] = _Asking(*json.loads((self._folder / name).read_text()))
 
+    def _forget(self, name: str) -> None:
+        self._asking.pop(name).close()
+
     def _tick(self, process: _Asking) -> bool:
         """Look at a process; return whether it is still the one that asked."""
-        folder = PROC / str(process.pid)
         try:
-            state = system_calls.blocked_in(process.pid, process.pid)
+            state = process.blocked_in()
             # read last: between this and the signal, the process could start another program
-            if not _listens((folder / "status").read_text()):
+            if not _listens(process.read("status")):
                 return False
         except (OSError, ValueError, IndexError):
             return False
@@ -140,7 +173,7 @@ def run_at_once() -> None:
         ctypes.CDLL(None).syscall(SCHED_SETATTR, 0, attributes, 0)
 
 
-def _listens(status: str) -> bool:
+def _listens(status: bytes) -> bool:
     """Tell whether a process ignores LOOK outside its background thread, which means that it is sampled."""
-    masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("SigIgn"))
-    return bool(int(masks.get("SigIgn", "0").strip(), 16) >> (LOOK - 1) & 1)
+    mask = status.partition(b"\nSigIgn:")[2].split(None, 1)
+    return bool(mask and int(mask[0], 16) >> (LOOK - 1) & 1)
