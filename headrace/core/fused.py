@@ -96,8 +96,8 @@ def register(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register this function as a kernel `name` for calls where serves(*args, **kwargs) is True.
 
-    The kernel registered last is tried first; last of all with first=False. serves may return the reason why not, which
-    is printed once on stderr.
+    The kernel registered last is tried first; last of all with first=False. serves may return the reason why not. It
+    is printed once on stderr, unless it is AsChosen, or the function or the process prints none.
     digest: reached(plain, classes).digest when the kernel was written.
     """
 

@@ -65,7 +65,7 @@ def is_message(error: BaseException) -> bool:
     """Tell whether an error is for the user: one of the system, such as a missing file, of Headrace, or of Gymnasium.
 
     Errors that other code raises in this process (torch, the user's environment) keep their traceback. Those of worker
-    processes are raised here again, with the worker's traceback as a note.
+    processes are raised here again, with the worker's traceback.
     """
     if isinstance(error, OSError):
         return True

@@ -226,7 +226,8 @@ def read(path: str | Path, *names: str, state: str = "") -> tuple[Path, Json, St
     """Read the first of the checkpoints `names` in a run's folder, or `path` itself if it is a checkpoint. Returns the
     folder, the manifest and the state, which is None if there is none of that name.
 
-    If a checkpoint is damaged, the one before it is used, with a warning; also if a crash happened between two renames.
+    If a checkpoint is damaged, the one before it is used, with a warning. It is used without one if a crash happened
+    between two renames, so that the newer one is not there.
     Raises FileNotFoundError, and DamagedCheckpoint if all are damaged.
     """
     path, damage = Path(path), None

@@ -26,8 +26,8 @@ _RENAMING = threading.Lock()
 @contextmanager
 def replacing_folder(folder: Path, previous: Path, keep_previous: bool) -> Iterator[Path]:
     """Yield a new folder to write files into, which replaces `folder` after the block. The old one stays as `previous`,
-    or is removed. Several threads and processes may replace one folder: the last one stays. Raises OSError; `folder`
-    and `previous` are then unchanged."""
+    or is removed. Several threads and processes may replace one folder: the last one stays. Raises OSError. Unless
+    only the last step failed, to sync the parent folder, `folder` and `previous` are then unchanged."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh, aside = _unused(folder), _unused(folder)
     fresh.mkdir()

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from headrace.runs.trackers import Tracker
 
 EVALUATED = ("eval_return", "eval_std", "eval_length")  # columns of evaluations
-SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/, the most that a crash can cost ...
-CHOICE_EPISODES = 10  # episodes that compare the last policy with the one after the best window
+SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: the most that a crash can cost ...
 SAVE_SHARE = 0.05  # ... unless saving then takes more than this share of the time: on a slow disk saves are rarer
+CHOICE_EPISODES = 10  # episodes that compare the last policy with the one after the best window
 
 
 class Recorder:
@@ -164,7 +164,7 @@ class Recorder:
     def finish(self, reason: str) -> Run:
         """Write the last row, last/ and best/. Returns the Run."""
         self._take_results(left=0)
-        if self._evaluations.queue:
+        if self._evaluations.queue:  # a signal cut them short
             reason = self.interrupts.caught
         trainer, result = self.trainer, replace(self._result, seconds=self.trainer.seconds)
         self.progress.close()

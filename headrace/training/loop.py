@@ -235,7 +235,7 @@ class Training:
         except Stopped:
             return None
         finally:
-            if caught := trainer.caught:  # otherwise nothing is written: the user's handler may have just saved
+            if caught := trainer.caught:  # empty otherwise, which must not replace what a handler of the user's noted
                 interrupts.caught = interrupts.caught or caught
 
     def _restart(self, recorder: Recorder, error: RankLost) -> None:

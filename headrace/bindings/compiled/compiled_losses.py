@@ -67,7 +67,7 @@ class CompiledLoss:
         return program.run(values)
 
     def why_not(self, *given: Any, **named: Any) -> str | None:
-        """Reason why the loss is not compiled for these arguments, with file and line. None where it is compiled."""
+        """Reason why the loss is not compiled for these arguments, with a line if one is known. None where it is."""
         arguments, others = self._arguments(given, named)
         found = _BY_NAMES if others else self.find(arguments)
         return found if isinstance(found, str) else None

@@ -174,7 +174,7 @@ def _largest(facts: Facts) -> list[str]:
 
 
 def _nearly_largest(facts: Facts) -> list[tuple[str, float]]:
-    """The largest part and those that may be as large: within the sampling error, or on a machine that is not busy."""
+    """The largest part, those within its sampling error, and those that a busy machine may have made smaller."""
     known = [(name, seconds) for name, seconds in groups(facts) if name != Role.OTHER.label]
     (first, most), idle = known[0], dict(groups(facts, facts.idle_seconds))
     larger = [name for name, seconds in known if idle[name] > idle[first] and seconds > SOME_WORK * facts.total]

@@ -142,7 +142,7 @@ class Plan:
 
 
 def block_for(rows: int) -> int:
-    """Number of rows of a block, for a program without sums over rows whose calls have `rows` rows."""
+    """The number to give rows_of_block() as `block`, for a program without sums over rows: the least for its calls."""
     return next((block for block in (HALF, *sorted(BLOCKS)) if rows <= block), max(BLOCKS))
 
 
@@ -151,8 +151,8 @@ def rows_of_block(tiles: int, accumulators: int, block: int = 0) -> int:
 
     tiles: tiles of a block. accumulators: numbers that each block adds to. Accumulators that do not fit into the cache
     are read once a block: larger blocks read less. Tiles that do not fit are read again: smaller blocks read less.
-    block: what block_for() gives for programs made for the rows of a call; 0 for others. Its tiles should fit into the
-    first cache; where they do not, a block has two vectors at most."""
+    block: what block_for() gives, which is then the number, but for two limits: it is a vector at least, and two at
+    most where its tiles do not fit into the first cache. 0 for programs with sums over rows."""
     if block:
         return max(VECTOR, min(block, 2 * VECTOR) if 4 * block * tiles > FIRST_MEMORY else block)
 

@@ -44,7 +44,7 @@ def _ranges(target):
     return (len(target) + RANGE - 1) // RANGE
 
 
-@njit(**INNER)  # not merged: a call runs tasks of four kinds, and threads serve them
+@njit(**INNER)  # not merged into its caller: a call runs tasks of four kinds, and threads serve them
 def _do(part, worker, learning):
     now, stages = learning
     stage, task = stages[now[STAGE]], now[TASK]
