@@ -254,7 +254,7 @@ class WorkerEnv(AsyncEnv):
             self._transport.answered[worker] = -1  # no step is taken
 
     def _place(self, rollout: Rollout) -> tuple[int, SharedRollout]:
-        """A rollout of the workers and its number: this one, or for another kind of rollout one of a row, to copy from."""
+        """A rollout of the workers and its number: this one, or one of a single row to copy from."""
         if rollout is not self._last[1]:
             number = self._numbers.get(rollout) if isinstance(rollout, SharedRollout) else None
             if number is None or not isinstance(rollout, SharedRollout):

@@ -43,7 +43,7 @@ class Transport:
         self.facts: dict[int, Any] = {}
         self.answers: list[Any] = [0] * len(workers)
         self.answered = [0] * len(workers)
-        self._lost: list[list[int]] = [[] for _ in workers]  # numbers of answers at its last losses, as long as they are equal
+        self._lost: list[list[int]] = [[] for _ in workers]  # equal numbers of answers at its last losses
         self._causes: dict[int, Exception] = {}  # why processes are lost that have not ended, by place
         self._waiting = Waiting(workers[0].spin)
         self._poll = select.poll()
