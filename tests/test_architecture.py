@@ -9,17 +9,15 @@ from pathlib import Path
 
 from helpers.documents import ROOT
 
-PACKAGE = ROOT / "headrace"
-
 
 def places() -> Iterator[tuple[Path, str]]:
     """Each file or folder of the table, with "" and with each name that follows it in its cell."""
     section = (ROOT / "ARCHITECTURE.md").read_text().split("## Where it is\n")[1].split("\n## ")[0]
     for row in section.splitlines():
-        if row.startswith("| ") and "`headrace/`" not in row:
-            path = PACKAGE
+        if row.startswith("| "):
+            path = ROOT
             for text in re.findall("`([^`]+)`", row.split("|")[2]):
-                path = PACKAGE / text if "/" in text else path
+                path = ROOT / text if "/" in text else path
                 yield path, "" if "/" in text else text
 
 
