@@ -222,8 +222,8 @@ class VecEnv:
         mode = mode or self.render_mode
         if self.render_mode is None or mode not in (self.render_mode, "human"):
             raise ValueError(
-                f"render mode {mode!r} was asked for, and that of the environments is {self.render_mode!r}. Those that "
-                "are given by an id render nothing: give gymnasium.make(id, render_mode=...); `headrace play` makes videos"
+                f"render mode {mode!r} was asked for, and that of the environments is {self.render_mode!r}. Those "
+                "given by an id render nothing: give gymnasium.make(id, render_mode=...). `headrace play` makes videos"
             )
         if self.render_mode != "rgb_array":
             self.vector.unwrapped.call("render")  # type: ignore[attr-defined]
