@@ -1,15 +1,13 @@
 """Microseconds of a loss with its gradients on a GPU, as a CUDA graph: plain PyTorch, and hr.compile().
 
-    python -m benchmarks.speed.gpu_losses --rows 2048 131072
-
-The last line printed is JSON.
+    python -m benchmarks.speed.gpu_losses
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +15,10 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 import headrace as hr
-from benchmarks.common import Row, machine, table
+from benchmarks.common import Row
+from benchmarks.speed.gpu_card import Card, errors_of
 
 Net = Callable[[int, int], nn.Module]
-COLUMNS = ("loss", "rows", "plain_us", "compiled_us", "ratio")
-REPEATS = 20  # replays of a measurement
 
 
 def mlp(inputs: int, outputs: int, width: int, act: type[nn.Module] = nn.Tanh) -> nn.Module:
@@ -94,64 +91,44 @@ CASES: dict[str, Callable[[int], tuple[Any, ...]]] = {
 }
 
 
-def replayed(call: Callable[[], object]) -> float:
-    """Microseconds of a call as a CUDA graph: the median of three measurements."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    found = []
-    for _ in range(4):  # the first is for warming up
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(REPEATS):
-            graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end) / REPEATS * 1000)
-    return sorted(found[1:])[1]
+def losses(card: Card) -> None:
+    """A row for each loss and number of rows."""
+    for name in card.of([*CASES], ["PPO 2 x 64", "critics 2 x 256"]):
+        for rows in card.of((256, 8192) if name.startswith("critics") else (2048, 131_072), (40,)):
+            errors_of(card.tell, {"loss": name, "rows": rows}, partial(measured, card, name, rows))
 
 
-def measured(name: str, rows: int) -> Row:
+def measured(card: Card, name: str, rows: int) -> None:
+    """Tell the microseconds of each way, in turns."""
+    torch.manual_seed(0)
     loss, net, batch = CASES[name](rows)
-    net, batch = net.cuda(), {key: x.cuda() for key, x in batch.items()}
-    step = hr.compile(loss)
+    net, batch = net.to(card.device), {key: x.to(card.device) for key, x in batch.items()}
+    facts: Row = {"loss": name, "rows": rows}
 
     def plain() -> None:
         net.zero_grad()
         loss(net, batch).backward()
 
-    def compiled() -> None:
-        net.zero_grad()
-        step(net, batch)
-
-    refused = step.why_not(net, batch)
-    found = {"loss": name, "rows": rows, "plain_us": replayed(plain)}
-    if refused is not None:
-        return {**found, "refused": refused}
-    own = replayed(compiled)
-    return {**found, "compiled_us": own, "ratio": found["plain_us"] / own}
+    ways = {"plain": card.graph(plain)}
+    with card.kernels():
+        step = hr.compile(loss)
+        if refused := step.why_not(net, batch):
+            facts["refused"] = refused
+        else:
+            ways["compiled"] = card.graph(lambda: (net.zero_grad(), step(net, batch)))
+        found = card.in_turns(ways)
+    if "compiled" in found:
+        facts["ratio"] = found["plain"] / found["compiled"]
+    card.tell(**facts, **{f"{way}_us": took for way, took in found.items()})
 
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--rows", type=int, nargs="+", default=[2048, 131_072])
-    flags.add_argument("--critics-rows", type=int, nargs="+", default=[256, 8192])
+    flags.add_argument("--dry", action="store_true", help="on the CPU, of few rows")
     options = flags.parse_args()
-    if not torch.cuda.is_available():
+    if not options.dry and not torch.cuda.is_available():
         raise SystemExit("gpu_losses.py needs an NVIDIA GPU that torch can use, and there is none here")
-    torch.manual_seed(0)
-    rows = [
-        measured(name, count)
-        for name in CASES
-        for count in (options.critics_rows if name.startswith("critics") else options.rows)
-    ]
-    print(table(rows, COLUMNS))
-    print(json.dumps({"machine": machine(), "rows": rows}))
+    losses(Card(options.dry))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import re
 import sys
+import time
+from functools import partial
 
 import pytest
 import torch
 from helpers import benchmark, forked
+from helpers.assembled import assembled
 
-from benchmarks.speed import cpu_or_gpu
+from benchmarks.speed import cpu_or_gpu, gpu, gpu_carried, gpu_ceilings, gpu_expected, gpu_tools
+from headrace.kernels.rows.gpu import gpu_code
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -47,3 +54,77 @@ def test_the_benchmark_of_the_gpu_says_what_it_needs(tmp_path):
     command = [sys.executable, "-m", "benchmarks.speed.gpu", "--output", str(tmp_path / "gpu.json")]
     done = forked.run(command, cwd=benchmark.ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and "needs an NVIDIA GPU" in done.stderr
+
+
+def test_each_part_runs_on_the_cpu_in_a_dry_run(tmp_path):
+    """All code of the parts, but for what CUDA alone has; what they print after each part is what they write."""
+    command = [sys.executable, "-m", "benchmarks.speed.gpu", "--dry", "--output", str(tmp_path / "gpu.json")]
+    done = forked.run([*command, "--without", "rejax", "gymnax"], cwd=benchmark.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "gpu.json").read_text())
+    printed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    names = [name for name in gpu.parts() if name not in ("rejax", "gymnax")]
+    assert [one.pop("part") for one in printed] == names and result["dry"]
+    assert printed == [result[name] for name in names]
+    assert all(result[name]["rows"] for name in names if name != "entities")
+
+
+def waiting(seconds):
+    return [sys.executable, "-c", f"print('ROW {{\"a\": 1}}', flush=True); import time; time.sleep({seconds})"]
+
+
+def test_a_part_is_ended_at_its_limit_and_its_rows_stay():
+    began = time.monotonic()
+    found = gpu.run_part(waiting(60), 1.5)
+    assert found["rows"] == [{"a": 1}] and "ended at its limit of 2 seconds" in found["error"]
+    assert time.monotonic() - began < 30
+
+
+def test_others_run_after_a_part_that_fails_and_as_long_as_there_is_time(tmp_path, capsys):
+    failing = "import sys; name = sys.argv[-1]; print('ROW {\"name\": \"' + name + '\"}'); sys.exit(name == 'first')"
+    result, options = {}, argparse.Namespace(output=tmp_path / "gpu.json", limit=60.0)
+    gpu.run_all({"first": 20, "second": 20}, [sys.executable, "-c", failing], result, options)
+    assert result["first"]["error"] == "ended with 1" and "error" not in result["second"]
+    assert [result[name]["rows"] for name in result] == [[{"name": "first"}], [{"name": "second"}]]
+    assert [json.loads(line)["part"] for line in capsys.readouterr().out.splitlines()] == ["first", "second"]
+    options.limit = 3.0
+    gpu.run_all({"third": 20}, waiting(60), result, options)
+    assert result["third"]["left_out"] == "of 3 seconds 3 were left"
+    assert json.loads(options.output.read_text()) == result
+
+
+def test_a_part_that_there_is_not_is_an_error():
+    with pytest.raises(SystemExit, match="there is no part nothing; parts are check, ceilings, memcheck"):
+        gpu.main(["--dry", "--only", "nothing"])
+
+
+def test_kernels_that_were_carried_are_loaded(tmp_path, monkeypatch):
+    if (program := gpu_carried.assembler()) is None:
+        pytest.skip("no ptxas")
+    monkeypatch.setattr(gpu_code, "ptx", gpu_code.ptx)
+    assert gpu_carried.build(tmp_path, program, [partial(gpu_carried.of_loss, "PPO 2 x 64", 2048)]) == 2  # and Adam's
+    counts = gpu_carried.install(tmp_path)
+    text = f"{gpu_carried.ARCHITECTURE}\n{gpu_carried.adam_text(gpu=True)}"
+    assert gpu_code.ptx(text).startswith(b"\x7fELF") and counts == {"carried": 1, "made here": 0}
+    assert b".entry adam" in gpu_code.ptx(text.replace("sm_90", "sm_80", 1)) and counts["made here"] == 1
+
+
+def test_ceilings_are_of_kernels_that_do_little_else():
+    for name, text, instruction, count in (
+        ("fma", gpu_ceilings.fma_text(), r"fma[.]rn[.]f32", gpu_ceilings.CHAINS * gpu_ceilings.UNROLLED),
+        ("mma", gpu_ceilings.mma_text(), r"mma[.]sync", gpu_ceilings.TILES * gpu_ceilings.TILES_UNROLLED),
+    ):
+        ptx = gpu_code.ptx(f"sm_90\n{text}").decode()
+        assert len(re.findall(instruction, ptx)) == count
+        (kernel,) = assembled(ptx)
+        assert kernel.name == name and kernel.spilled == kernel.stack == 0
+
+
+def test_the_metrics_of_a_profile_are_read():
+    said = ["==PROF== Connected", '"ID","Section Name","Metric Name","Metric Unit","Metric Value"']
+    said += ['"0","GPU Speed Of Light Throughput","Memory Throughput","%","41.5"', '"0","Occupancy","","",""', "done"]
+    assert gpu_tools.counted(said) == {"GPU Speed Of Light Throughput: Memory Throughput": "41.5 %"}
+
+
+def test_the_page_has_the_table_of_expected_times():
+    assert gpu_expected.table() in gpu_expected.PAGE.read_text()

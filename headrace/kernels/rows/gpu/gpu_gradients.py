@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.gpu.gpu_steps import ThreadStep
+from headrace.kernels.rows.gpu.gpu_tensor_cores import COLUMNS, DEPTH, WARPS, Factor, Tile, height_for, multiply, warp
 from headrace.kernels.rows.gpu.gpu_text import WIDTH
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Outer, Value, View
@@ -111,12 +112,18 @@ def tile_step(step: ThreadStep, apart: Apart, width: int, chunks: int) -> None:
     """Of tile %tile, and the rows of chunk %chunk, the sum, to %sums. The factors' %rows rows are at %kept, `width`
     numbers apart."""
     b, (n, k), (high, wide) = step.b, apart.value.shape, apart.sides
+    whole = n % COLUMNS == k % COLUMNS == step.lanes % DEPTH == 0
+    height = height_for(high, wide, wide) if step.tensor_cores and whole else 0
+    together = DEPTH if height else UNROLLED
+    units = b.new(f"udiv i64 %rows, {together}")
+    begin, end = (
+        b.mul(b.new(f"udiv i64 {b.mul(units, x)}, {chunks}"), together) for x in ("%chunk", b.add("%chunk", 1))
+    )
+    if height:
+        _on_tensor_cores(step, apart, width, height, (begin, end))
+        return
     row, column = b.divided("%tid", SIDE)
     down, across = b.divided("%tile", apart.tiles[1])
-    units = b.new(f"udiv i64 %rows, {UNROLLED}")
-    begin, end = (
-        b.mul(b.new(f"udiv i64 {b.mul(units, x)}, {chunks}"), UNROLLED) for x in ("%chunk", b.add("%chunk", 1))
-    )
     # a thread's numbers are groups of WIDTH side by side, which neighbouring threads read together
     own = [b.plus(b.times(down, high), b.times(row, WIDTH), j) for j in range(0, high, SIDE * WIDTH)]
     other = [b.plus(b.times(across, wide), b.times(column, WIDTH), j) for j in range(0, wide, SIDE * WIDTH)]
@@ -152,3 +159,22 @@ def tile_step(step: ThreadStep, apart: Apart, width: int, chunks: int) -> None:
                 found = added(found, b.plus(at, offset))
             ends += found
         stored(ends)
+
+
+def _on_tensor_cores(step: ThreadStep, apart: Apart, width: int, height: int, chunk: tuple[str, str]) -> None:
+    """The same, a tile of each warp at a time. chunk: its rows."""
+    b, (n, k), (high, wide) = step.b, apart.value.shape, apart.sides
+    down, across = b.divided("%tile", apart.tiles[1])
+    with b.share((high // height) * (wide // COLUMNS), warp(b), WARPS) as i:
+        own, other = b.divided(i, wide // COLUMNS)
+        row = b.plus(b.times(down, high), b.times(own, height))
+        column = b.plus(b.times(across, wide), b.times(other, COLUMNS))
+        with b.when_all([(row, n)] * (n % high > 0) + [(column, k)] * (k % wide > 0)):
+            to = b.plus(b.times(row, k), column)
+
+            def store(r: str, c: str, found: str) -> None:
+                b.store(found, "%sums", b.plus(to, b.times(r, k), c))
+
+            places = (apart.left, row), (apart.right, column)
+            left, right = (Factor(b.at("%kept", b.plus(at, place)), width) for at, place in places)
+            multiply(step, Tile(left, right, height, *chunk, lambda _: b.number(0), store), step.tensor_cores)

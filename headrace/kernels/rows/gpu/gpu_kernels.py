@@ -74,10 +74,12 @@ class Emitted(NamedTuple):
     at: Places
 
 
-def emitted(plan: Plan, dtypes: list[str], lanes: int, gpu: bool, room: int = SHARED) -> Emitted:
+def emitted(
+    plan: Plan, dtypes: list[str], lanes: int, gpu: bool, room: int = SHARED, tensor_cores: str = ""
+) -> Emitted:
     """A plan of no vectors. dtypes: of the columns' memory, as numpy names them. lanes: rows of a block. gpu: for a
-    GPU, else for the CPU. room: bytes that a block's own memory can have."""
-    return _Target(plan, dtypes, lanes, gpu, room).emitted()
+    GPU, else for the CPU. room: bytes that a block's own memory can have. tensor_cores: see ThreadStep."""
+    return _Target(plan, dtypes, lanes, gpu, room, tensor_cores).emitted()
 
 
 @dataclass
@@ -89,6 +91,7 @@ class _Target:
     lanes: int
     gpu: bool
     room: int
+    tensor_cores: str
     kernels: list[Kernel] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
 
@@ -267,6 +270,7 @@ class _Target:
             alone,
             self.at.tiles is not None,
         )
+        step.tensor_cores = self.tensor_cores
         return step
 
     def _value(self, calls: Calls, value: Value) -> None:

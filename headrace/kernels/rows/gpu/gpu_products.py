@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from headrace.kernels.rows.gpu.gpu_steps import ThreadStep, inside
+from headrace.kernels.rows.gpu.gpu_tensor_cores import COLUMNS, WARPS, Factor, Tile, height_for, multiply, warp
 from headrace.kernels.rows.gpu.gpu_text import THREADS, WIDTH, ThreadBody
 from headrace.kernels.rows.row_program import Outer, Product, View, contiguous
 from headrace.kernels.rows.targets.llvm_math import select
@@ -57,6 +58,9 @@ def product_step(step: ThreadStep, value: Product) -> None:
     """source x weights, of packed weights at %packed."""
     b, source = step.b, value.source
     rows, lead = value.shape[-1], math.prod(value.shape[:-1])
+    if step.tensor_cores and (height := height_for(rows, source.shape[-1], step.lanes, lead)):
+        _on_tensor_cores(step, value, height)
+        return
 
     def items(tile: tuple[int, int]) -> int:
         return lead * -(-rows // tile[0]) * (step.lanes // tile[1])
@@ -85,6 +89,36 @@ def product_step(step: ThreadStep, value: Product) -> None:
                 for column, lane in enumerate(lanes):
                     target = b.plus(to, b.times(own, step.pitch), lane)
                     b.store(sums[number * len(lanes) + column], step.pointer(value), target)
+
+
+def _on_tensor_cores(step: ThreadStep, value: Product, height: int) -> None:
+    """The same, a tile of each warp at a time."""
+    b, source, rows = step.b, value.source, value.shape[-1]
+    down, across = rows // height, step.lanes // COLUMNS
+    with b.share(math.prod(value.shape[:-1]) * down * across, warp(b), WARPS) as i:
+        rest, group = b.divided(i, across)
+        place, tile = b.divided(rest, down)
+        index = b.places(place, list(value.shape[:-1]))
+        first, lane = b.times(tile, height), b.times(group, COLUMNS)
+        offset = [b.times(k, s * step.pitch) for k, s in zip(index, source.strides[:-1], strict=True)]
+        begin = b.at(step.pointer(source.value), b.plus(source.offset * step.pitch, *offset, lane))
+        strides = contiguous(value.shape)
+        to = b.plus(*(b.times(k, s * step.pitch) for k, s in zip(index, strides[:-1], strict=True)), 0, lane)
+
+        def starts(row: str) -> str:
+            return b.number(0) if value.bias is None else _bias(step, value.bias, b.plus(first, row))
+
+        def store(row: str, column: str, found: str) -> None:
+            b.store(found, step.pointer(value), b.plus(to, b.times(b.plus(first, row), step.pitch), column))
+
+        left = Factor(b.at("%packed", first), packed_rows(value.weight))
+        right = Factor(begin, source.strides[-1] * step.pitch)
+        multiply(step, Tile(left, right, height, 0, source.shape[-1], starts, store), step.tensor_cores)
+
+
+def _bias(step: ThreadStep, bias: View, row: str) -> str:
+    at = step.b.plus(bias.offset, step.b.times(row, bias.strides[0]))
+    return step.b.load(step.pointer(bias.value), at, one=True)
 
 
 def _product_sums(
@@ -134,8 +168,7 @@ def _starts(step: ThreadStep, value: Product, first: str, height: int) -> list[s
         own = b.plus(first, number)
         if value.shape[-1] % height:
             own = b.below(own, value.shape[-1])
-        one = b.load(step.pointer(bias.value), b.plus(bias.offset, b.times(own, bias.strides[0])), one=True)
-        found.append(b.broadcast(one))
+        found.append(b.broadcast(_bias(step, bias, own)))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from functools import cache
 
@@ -31,13 +32,24 @@ FULL = 128  # blocks of rows, of fewer of which a block has fewer rows: a GPU ha
 
 
 def target(device: torch.device, rows: int) -> str:
-    """What kernels are made for: the GPU, and about how many rows."""
+    """What kernels are made for: the GPU, about how many rows, and what products take of tensor cores."""
     about = max(rows, MANY).bit_length()
-    return f"{architecture(device) if device.type == 'cuda' else 'threads'} {wanted(rows)} {about}"
+    processor = architecture(device) if device.type == "cuda" else "threads"
+    return f"{processor} {wanted(rows)} {about} {tensor_cores()}"
+
+
+def tensor_cores() -> str:
+    """What products take of a GPU's tensor cores: nothing, by default, since no GPU has measured it yet. With
+    HEADRACE_TENSOR_CORES=1 "split", as exact as float32, or "plain" where torch's products are TF32, too."""
+    if os.environ.get("HEADRACE_TENSOR_CORES", "0") != "1":
+        return ""
+    return "plain" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "split"
 
 
 def refuse_wide(plan: Plan, rows: int) -> None:
     """Raise NotRows where plain PyTorch is faster: for wide layers, with many rows."""
+    if tensor_cores():
+        return  # with which it was not measured
     if plan.accumulators > WIDE and plan.accumulators * (1 << rows.bit_length()) > LARGE:
         raise NotRows(f"with {plan.accumulators:,} weights and {rows:,} rows plain PyTorch is faster on a GPU")
 
@@ -71,7 +83,7 @@ def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device,
     refuse_wide(plan, rows)
     room = shared_memory(device) if device.type == "cuda" else SHARED
     lanes = lanes or _lanes(plan, rows, room)
-    text, kernels, at = emitted(plan, list(dtypes), lanes, device.type == "cuda", room)
+    text, kernels, at = emitted(plan, list(dtypes), lanes, device.type == "cuda", room, tensor_cores())
     program, launches = plan.program, [[k.name, k.blocks or 0, k.shared] for k in kernels]
     numbers = [[n.factor, n.power, n.less, n.plus] for n in at.numbers]
     counts = len(program.columns), len(program.uniforms), len(program.outputs), len(plan.phases)

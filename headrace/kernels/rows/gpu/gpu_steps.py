@@ -25,7 +25,7 @@ class ThreadStep(Step):
     """The function of a step, for one thread.
 
     lanes: rows of a block. memory: kinds of addresses. alone: each thread takes a row, and reads no other's: such steps
-    follow each other without waiting.
+    follow each other without waiting. tensor_cores: what products take, of gpu_tensor_cores.PARTS; "" for none.
     """
 
     along: ClassVar[bool] = False
@@ -33,6 +33,7 @@ class ThreadStep(Step):
     memory: Memory = None  # type: ignore[assignment]
     alone: bool = False
     tiles_shared: bool = True
+    tensor_cores: str = ""
 
     @property
     def pitch(self) -> int:
