@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -81,7 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags.add_argument("--part", help=argparse.SUPPRESS)  # this process is that of a part
     options = flags.parse_args(arguments)
     if not options.dry and not torch.cuda.is_available():
-        sys.exit("benchmarks/speed/gpu.py needs an NVIDIA GPU that torch can use, and there is none here; --dry needs none")
+        sys.exit(
+            "benchmarks/speed/gpu.py needs an NVIDIA GPU that torch can use, and there is none here; --dry needs none"
+        )
     known = parts(options.peers_home)
     if unknown := {*options.only, *options.without} - known.keys():
         sys.exit(f"there is no part {', '.join(sorted(unknown))}; parts are {', '.join(known)}")
@@ -122,7 +124,13 @@ def run_part(command: Sequence[str], limit: float) -> Row:
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environment()
+            command,
+            cwd=ROOT,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=environment(),
         )
         try:
             code: int | None = process.wait(limit)

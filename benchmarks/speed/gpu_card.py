@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import torch
 from benchmarks.common import Row
 
 T = TypeVar("T")
+SWITCH = "HEADRACE_TENSOR_CORES"  # see docs/gpu.md
 ROW = "ROW "  # before each row that a part prints
 REPEATS, TURNS = 20, 3  # replays of a measurement, and measurements
 
@@ -108,6 +110,19 @@ class Card:
                 calls += 1
             windows.append((time.perf_counter() - began) / calls)
         return median(windows[1:] or windows)
+
+
+@contextmanager
+def tensor_cores() -> Iterator[None]:
+    """Inside, compiled losses multiply on tensor cores."""
+    before = os.environ.get(SWITCH)
+    os.environ[SWITCH] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(SWITCH)
+        if before is not None:
+            os.environ[SWITCH] = before
 
 
 def errors_of(told: Callable[..., None], facts: Row, call: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ from headrace.bindings.compiled import loss_conditions, loss_program
 from headrace.kernels.rows.gpu import gpu_code, gpu_program
 from headrace.kernels.rows.gpu.gpu_adam import adam_text
 from headrace.kernels.rows.gpu.gpu_kernels import emitted
+from headrace.kernels.rows.gpu.gpu_tensor_cores import PARTS
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_plan import Plan
 from headrace.training.trainer import Trainer
@@ -83,9 +84,13 @@ def build(folder: Path, program: str, requests: Sequence[Any]) -> int:
             file.write_bytes(cubin(gpu_code.ptx(text), program))
 
     def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: Any, lanes: int = 0) -> NoReturn:
-        gpu_program.refuse_wide(plan, rows)
-        lanes = lanes or gpu_program._lanes(plan, rows)
-        keep(f"{ARCHITECTURE}\n{emitted(plan, list(dtypes), lanes, gpu=True).text}")
+        kinds, lanes = [*PARTS], lanes or gpu_program._lanes(plan, rows)
+        with suppress(NotRows):
+            gpu_program.refuse_wide(plan, rows)
+            kinds.append("")
+        for kind in kinds:
+            made = emitted(plan, list(dtypes), lanes, gpu=True, tensor_cores=kind)
+            keep(f"{ARCHITECTURE}\n{made.text}")
         raise NotRows("its kernels are made, and there is no GPU here to run them", passing=True)
 
     keep(f"{ARCHITECTURE}\n{adam_text(gpu=True)}")

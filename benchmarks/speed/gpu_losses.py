@@ -1,12 +1,13 @@
 """Microseconds of a loss with its gradients on a GPU, as a CUDA graph: plain PyTorch, and hr.compile().
 
-    python -m benchmarks.speed.gpu_losses
+python -m benchmarks.speed.gpu_losses
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,8 @@ from torch.distributions import Categorical
 
 import headrace as hr
 from benchmarks.common import Row
-from benchmarks.speed.gpu_card import Card, errors_of
+from benchmarks.speed.gpu_card import Card, errors_of, tensor_cores
+from headrace.core.precision import computing
 
 Net = Callable[[int, int], nn.Module]
 
@@ -103,23 +105,37 @@ def measured(card: Card, name: str, rows: int) -> None:
     torch.manual_seed(0)
     loss, net, batch = CASES[name](rows)
     net, batch = net.to(card.device), {key: x.to(card.device) for key, x in batch.items()}
-    facts: Row = {"loss": name, "rows": rows}
-
-    def plain() -> None:
-        net.zero_grad()
-        loss(net, batch).backward()
-
-    ways = {"plain": card.graph(plain)}
+    facts: Row = {"loss": name, "rows": rows, "refused": {}}
+    ways = dict[str, Callable[[], object]]()
     with card.kernels():
-        step = hr.compile(loss)
-        if refused := step.why_not(net, batch):
-            facts["refused"] = refused
-        else:
-            ways["compiled"] = card.graph(lambda: (net.zero_grad(), step(net, batch)))
+        for way, (precision, within) in ways_of_losses(card).items():
+            step = loss if way.startswith("plain") else hr.compile(loss)
+
+            def call(step: Any = step, precision: str = precision, within: Any = within) -> None:
+                with computing(precision, card.device), within():
+                    net.zero_grad()
+                    found = step(net, batch)
+                    if step is loss:
+                        found.backward()
+
+            with computing(precision, card.device), within():
+                refused = None if step is loss else step.why_not(net, batch)
+            if refused:
+                facts["refused"][way] = refused
+            else:
+                ways[way] = card.graph(call)
         found = card.in_turns(ways)
     if "compiled" in found:
         facts["ratio"] = found["plain"] / found["compiled"]
-    card.tell(**facts, **{f"{way}_us": took for way, took in found.items()})
+    card.tell(**facts, us=found)
+
+
+def ways_of_losses(card: Card) -> dict[str, tuple[str, Callable[[], AbstractContextManager[object]]]]:
+    """By name, the precision in which a loss is computed, and what it runs within."""
+    found: dict[str, Any] = {"plain": ("float32", nullcontext), "compiled": ("float32", nullcontext)}
+    found["compiled, tensor cores"] = "float32", tensor_cores
+    tf32 = {"plain, TF32": ("tf32", nullcontext), "compiled, TF32": ("tf32", tensor_cores)}
+    return found | card.of(tf32, {})
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import ROOT, Row, environment, interpreter_with, run_program
-from benchmarks.speed.gpu_card import Card, errors_of
+from benchmarks.speed.gpu_card import Card, errors_of, tensor_cores
 from headrace import envs
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.checks import parity
@@ -112,7 +112,8 @@ def ways_of_iterations(card: Card) -> dict[str, tuple[str, Callable[[], Abstract
     """By name, the precision in which an iteration computes, and what it runs within. The kernels of numba-cuda come
     last: once offered, they serve."""
     found: dict[str, Any] = {f"plain torch, {name}": (name, plain_only) for name in card.of(PRECISIONS, PRECISIONS[:1])}
-    found["row programs"] = "float32", nullcontext
+    found |= {"row programs": ("float32", nullcontext), "row programs, tensor cores": ("float32", tensor_cores)}
+    found |= card.of({"row programs, TF32": ("tf32", tensor_cores)}, {})
     return found | ({"kernels": ("float32", nullcontext)} if card.backend == "cuda" else {})
 
 

@@ -1,7 +1,7 @@
 """NVIDIA's tools around the smallest trainings: compute-sanitizer's checks, and one profile of a gradient by ncu.
 
-    python -m benchmarks.speed.gpu_tools --run trainings     # what is checked
-    python -m benchmarks.speed.gpu_tools --run gradient      # what is profiled
+python -m benchmarks.speed.gpu_tools --run trainings     # what is checked
+python -m benchmarks.speed.gpu_tools --run gradient      # what is profiled
 """
 
 from __future__ import annotations
@@ -62,7 +62,18 @@ def profiled(card: Card) -> None:
     if program is None and not card.dry:
         card.tell(tool="ncu", left_out="ncu is not installed")
         return
-    options = [program, "--kernel-name", KERNEL, "--launch-skip", "2", "--launch-count", "1", "--csv", "--page", "details"]
+    options = [
+        program,
+        "--kernel-name",
+        KERNEL,
+        "--launch-skip",
+        "2",
+        "--launch-count",
+        "1",
+        "--csv",
+        "--page",
+        "details",
+    ]
     options += [part for section in SECTIONS for part in ("--section", section)]
     done = _run([*([] if card.dry else options), *_own(card, "gradient")])
     metrics = counted(done.stdout.splitlines())

@@ -143,7 +143,9 @@ def _solved(card: Card, facts: dict[str, Any], minibatch: int) -> None:
         while trainer.steps < most and not (result.window_full and (result.mean_return or 0) >= SOLVED):
             result = trainer.iterate()
         reached = result.window_full and (result.mean_return or 0) >= SOLVED
-        card.tell(**facts, reached=reached, steps=trainer.steps, seconds=trainer.seconds, mean_return=result.mean_return)
+        card.tell(
+            **facts, reached=reached, steps=trainer.steps, seconds=trainer.seconds, mean_return=result.mean_return
+        )
     finally:
         trainer.close()
 
@@ -154,7 +156,14 @@ def evaluation(card: Card) -> None:
     others = ["cpu", *(["cuda:1"] if not card.dry and torch.cuda.device_count() > 1 else [])]
     for own, other in dict.fromkeys([*((here, other) for other in others), ("cpu", here)]):
         facts = {"device": own, "eval_device": other}
-        flags = ["--eval-device", other, "--eval-freq", card.of("100_000", "200"), "--eval-episodes", card.of("20", "2")]
+        flags = [
+            "--eval-device",
+            other,
+            "--eval-freq",
+            card.of("100_000", "200"),
+            "--eval-episodes",
+            card.of("20", "2"),
+        ]
         errors_of(card.tell, facts, partial(_run, card, facts, "ppo", own, flags))
 
 

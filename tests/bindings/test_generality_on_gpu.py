@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+from helpers.assembled import assembled
 from torch import Tensor
 
 from benchmarks.speed.generality_cases import CASES, Case
@@ -16,7 +17,6 @@ from headrace.kernels.rows.gpu.gpu_kernels import emitted
 from headrace.kernels.rows.gpu.gpu_text import SHARED, THREADS
 from headrace.kernels.rows.row_program import Reduce, Sort
 from tests.bindings.asked_programs import Asked, asked
-from helpers.assembled import assembled
 
 NAMES = {case.name: case for case in CASES}
 QUICK = "ppo 32, 32 tanh"

@@ -102,7 +102,7 @@ def test_kernels_that_were_carried_are_loaded(tmp_path, monkeypatch):
     if (program := gpu_carried.assembler()) is None:
         pytest.skip("no ptxas")
     monkeypatch.setattr(gpu_code, "ptx", gpu_code.ptx)
-    assert gpu_carried.build(tmp_path, program, [partial(gpu_carried.of_loss, "PPO 2 x 64", 2048)]) == 2  # and Adam's
+    assert gpu_carried.build(tmp_path, program, [partial(gpu_carried.of_loss, "PPO 2 x 64", 2048)]) >= 2  # and Adam's
     counts = gpu_carried.install(tmp_path)
     text = f"{gpu_carried.ARCHITECTURE}\n{gpu_carried.adam_text(gpu=True)}"
     assert gpu_code.ptx(text).startswith(b"\x7fELF") and counts == {"carried": 1, "made here": 0}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.assembled import assembled
 
 from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.gpu import gpu_program
@@ -17,7 +18,6 @@ from headrace.kernels.rows.gpu.gpu_text import THREADS
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Output, Program, whole
 from headrace.kernels.rows.row_schedule import plan
-from helpers.assembled import assembled
 from tests.kernels.rows import in_numpy, on_threads
 from tests.kernels.rows.compared import columns, numbers, uniforms
 

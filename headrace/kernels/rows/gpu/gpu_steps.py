@@ -26,6 +26,7 @@ class ThreadStep(Step):
 
     lanes: rows of a block. memory: kinds of addresses. alone: each thread takes a row, and reads no other's: such steps
     follow each other without waiting. tensor_cores: what products take, of gpu_tensor_cores.PARTS; "" for none.
+    begin: lines with which the function begins.
     """
 
     along: ClassVar[bool] = False
@@ -34,6 +35,7 @@ class ThreadStep(Step):
     alone: bool = False
     tiles_shared: bool = True
     tensor_cores: str = ""
+    begin: tuple[str, ...] = ()
 
     @property
     def pitch(self) -> int:
@@ -81,7 +83,7 @@ class ThreadStep(Step):
         """Begin the function with addresses of no kind of memory in particular. extra: (type, name) of further ones."""
         pairs = [*zip(self.typed(), self.pointers.values(), strict=True), *extra]
         casts = [generic(kind, name) for kind, name in pairs]
-        self.body.lines[:0] = casts
+        self.body.lines[:0] = [*self.begin, *casts]
 
 
 def generic(kind: str, name: str) -> str:

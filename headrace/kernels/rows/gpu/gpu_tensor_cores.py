@@ -1,9 +1,9 @@
 """Matrix products on a GPU's tensor cores: an instruction multiplies tiles of which each thread of a warp has a part.
 
 Tensor cores take TF32, a float32 rounded to 11 bits. Where results are to be as exact as float32's, each number is the
-sum of two of them, and three products are added: the largest of one factor with the rest of the other, and both
-largest; that of both rests is smaller than what float32 rounds away. What is infinite has no such parts: its products
-are not numbers.
+sum of two of them, and three products are added: those of the largest of one factor with the rest of the other have
+sums of their own, which are added to that of both largest at the end; the product of both rests is smaller than what
+float32 rounds away. What is infinite has no such parts: its products are not numbers.
 
 A warp's tile has `height` rows and COLUMNS columns. The instruction takes rows and columns in any order, so a thread
 takes those that lie side by side. Which numbers of an instruction's tiles a thread has is in PTX's manual, under
@@ -12,6 +12,7 @@ mma.m16n8k8. In a program for the CPU a warp's threads run one after the other b
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ COLUMNS = 32  # of a warp's tile
 TILES = COLUMNS // DEPTH  # of an instruction, side by side
 HEIGHTS = (32, 16)  # of a warp's tile
 LEAST = 32  # rows, and terms, of products for which tensor cores are taken
-PARTS = {"plain": ((0, 0),), "split": ((1, 0), (0, 1), (0, 0))}  # of both factors, that are multiplied
+# of both factors, the parts that are multiplied, by the sum that they are added to
+PARTS = {"plain": (((0, 0),),), "split": (((0, 0),), ((1, 0), (0, 1)))}
 _FOUR = "{float, float, float, float}"
 _INTRINSIC = "llvm.nvvm.mma.m16n8k8.row.col.tf32"
 
@@ -82,13 +84,22 @@ def multiply(step: ThreadStep, product: Tile, kind: str) -> None:
     if empty:
         own.stored(own.starts())
     with b.when(b.less(str(product.begin), product.end)) if empty else nullcontext():
-        with b.carrying(product.end, [("float", x) for x in own.starts()], DEPTH, product.begin) as (k, names, ends):
+        first = own.starts()
+        starts = [("float", x) for x in (*first, *[b.number(0)] * (len(first) * (len(PARTS[kind]) - 1)))]
+        with b.carrying(product.end, starts, DEPTH, product.begin) as (k, names, ends):
             left, right = own.parts(own.left(k), kind), own.parts(own.right(k), kind)
-            sums = names
-            for i, j in PARTS[kind]:
-                sums = _multiplied(b, left[i], right[j], sums)
-            ends += sums
-        own.stored(ends)
+            for number, pairs in enumerate(PARTS[kind]):
+                sums = names[number * len(first) : (number + 1) * len(first)]
+                for i, j in pairs:
+                    sums = _multiplied(b, left[i], right[j], sums)
+                ends += sums
+        own.stored(_added(b, ends, len(first)))
+
+
+def _added(b: ThreadBody, sums: list[str], count: int) -> list[str]:
+    """The sums of a tile, `count`, of those that are kept apart."""
+    rests = [sums[i : i + count] for i in range(count, len(sums), count)]
+    return [b.floats("fadd", *pair) for pair in zip(sums, *rests, strict=False)] if rests else sums
 
 
 class _Thread:
@@ -177,10 +188,10 @@ def _multiplied(b: ThreadBody, left: list[str], right: list[str], sums: list[str
 
 def _imitated(step: ThreadStep, product: Tile, kind: str) -> None:
     """The same on the CPU: what each thread has lies in memory, [numbers, WARP]."""
-    b, tiles = step.b, product.height // ROWS
-    sizes = {"left": 4 * tiles, "right": 2 * TILES, "sums": 4 * TILES * tiles}
-    count = 2 * (sizes["left"] + sizes["right"]) + sizes["sums"]
-    b.lines.insert(0, f"  %fragments = alloca [{count * WARP} x float], align 16")
+    b, tiles, sets = step.b, product.height // ROWS, len(PARTS[kind])
+    count, lefts, rights = 4 * TILES * tiles, 4 * tiles, 2 * TILES
+    left, right = sets * count, sets * count + 2 * lefts
+    step.begin = (f"  %fragments = alloca [{(right + 2 * rights) * WARP} x float], align 16",)
     name = _imitation(step.module)
 
     def address(number: int) -> str:
@@ -191,9 +202,8 @@ def _imitated(step: ThreadStep, product: Tile, kind: str) -> None:
             for i, x in enumerate(numbers):
                 b.store(x, address(first + i), thread)
 
-    sums, left, right = 0, sizes["sums"], sizes["sums"] + 2 * sizes["left"]
     with b.loop(WARP) as thread:
-        keep(sums, _Thread(step, product, thread).starts(), thread)
+        keep(0, _Thread(step, product, thread).starts() + [b.number(0)] * (count * (sets - 1)), thread)
     some = nullcontext() if isinstance(product.begin, int) else b.when(b.less(product.begin, product.end))
     with some, b.loop(product.end, DEPTH, product.begin) as k:
         with b.loop(WARP) as thread:
@@ -201,16 +211,17 @@ def _imitated(step: ThreadStep, product: Tile, kind: str) -> None:
             for first, numbers in ((left, own.left(k)), (right, own.right(k))):
                 for part, found in enumerate(own.parts(numbers, kind)):
                     keep(first + part * len(numbers), found, thread)
-        for m, n in PARTS[kind]:
-            for tile in range(tiles * TILES):
+        for number, pairs in enumerate(PARTS[kind]):
+            for (m, n), tile in itertools.product(pairs, range(tiles * TILES)):
                 i, j = divmod(tile, TILES)
-                places = left + m * sizes["left"] + 4 * i, right + n * sizes["right"] + 2 * j, sums + 4 * tile
+                places = left + m * lefts + 4 * i, right + n * rights + 2 * j, number * count + 4 * tile
                 b.do(f"call void @{name}({', '.join(f'ptr {address(place)}' for place in places)})")
     with b.loop(WARP) as thread:
         own = _Thread(step, product, thread)
         with b.single():
-            found = [b.load(address(sums + i), thread) for i in range(sizes["sums"])]
-        own.stored(found)
+            sums = [b.load(address(i), thread) for i in range(sets * count)]
+            sums = _added(b, sums, count)
+        own.stored(sums)
 
 
 def _imitation(module: Module) -> str:
