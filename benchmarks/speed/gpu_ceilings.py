@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -77,9 +78,8 @@ def ceilings(card: Card) -> None:
     """A row for each."""
     size = card.of(1 << 28, 1 << 12)
     one, other = (torch.zeros(size, device=card.device) for _ in range(2))
-    seconds = card.timed(lambda: other.copy_(one))
+    seconds = card.timed(partial(other.copy_, one))
     card.tell(what="copy", gb_s=8 * size / seconds / 1e9)
-    del one, other
     threads = BLOCKS * THREADS
     for name, text, flop in (
         ("fma", fma_text(), 2 * CHAINS * UNROLLED * LOOPS * threads),
@@ -95,7 +95,7 @@ def ceilings(card: Card) -> None:
         torch.backends.cuda.matmul.allow_tf32 = allowed
         n = card.of(SIZE, 16)
         x, y, z = (torch.zeros(n, n, dtype=dtype, device=card.device) for _ in range(3))
-        seconds = card.timed(lambda x=x, y=y, z=z: torch.mm(x, y, out=z))  # type: ignore[misc]
+        seconds = card.timed(partial(torch.mm, x, y, out=z))
         card.tell(what=f"torch.mm, {precision}", tflop_s=2 * n**3 / seconds / 1e12)
 
 

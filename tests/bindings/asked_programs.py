@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.speed.generality import prepare
-from benchmarks.speed.generality_cases import Case
+from benchmarks.speed.generality_cases import CASES
 from headrace.bindings.compiled import loss_check, loss_program
 from headrace.bindings.compiled.compiled_losses import CompiledLoss
 from headrace.bindings.compiled.loss_program import Program
@@ -21,6 +21,7 @@ from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Program as RowProgram
 from headrace.kernels.rows.row_schedule import plan
 
+NAMES = {case.name: case for case in CASES}
 MOST_ROWS = 75  # on which both are computed: no multiple of the rows of any block
 
 
@@ -59,11 +60,11 @@ class Asked(NamedTuple):
 
 
 @cache
-def asked(case: Case) -> list[Asked]:
-    """The programs that one update, and acting once, ask for."""
+def asked(name: str) -> list[Asked]:
+    """The programs that one update of a combination, and acting once, ask for."""
     torch.manual_seed(0)
-    ours, _ = prepare(case)
     with _noting() as found:
+        ours, _ = prepare(NAMES[name])
         ours.learn()
         ours.act()
     return found

@@ -10,18 +10,16 @@ import torch
 from helpers.assembled import assembled
 from torch import Tensor
 
-from benchmarks.speed.generality_cases import CASES, Case
 from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_code import ptx
 from headrace.kernels.rows.gpu.gpu_kernels import emitted
 from headrace.kernels.rows.gpu.gpu_text import SHARED, THREADS
 from headrace.kernels.rows.row_program import Reduce, Sort
-from tests.bindings.asked_programs import Asked, asked
+from tests.bindings.asked_programs import MOST_ROWS, NAMES, Asked, asked
 
-NAMES = {case.name: case for case in CASES}
 QUICK = "ppo 32, 32 tanh"
 ERROR = 1e-5  # of an output's largest number: sums are taken in another order
-FEW, MANY = 75, 131_072  # rows, for which blocks are of few rows and of many
+MANY = 131_072  # rows
 REGISTERS = 65_536  # of a multiprocessor
 
 
@@ -36,7 +34,7 @@ def compare(one: Asked, lanes: int) -> None:
     """Assert that all outputs are the CPU's within rounding; with equal bits where no row has a sum of many numbers,
     but products, whose sums are taken alike."""
     program = one.program
-    alike = not any(isinstance(x, Sort) or isinstance(x, Reduce) for x in one.own.values())
+    alike = not any(isinstance(x, Sort | Reduce) for x in one.own.values())
     for values in one.numbers():
         wanted, found = program.compute(values), one.on_threads(values, lanes)
         gradients = [x for r, x in zip(program.results, wanted, strict=True) if r.learned is not None and x.numel()]
@@ -55,7 +53,7 @@ def compare(one: Asked, lanes: int) -> None:
 def sizes(one: Asked) -> dict[int, int]:
     """Rows of a block: for about how many rows of a call."""
     own = one.plan
-    return {gpu_program._lanes(own, rows): rows for rows in (FEW, 2048, MANY)}
+    return {gpu_program._lanes(own, rows): rows for rows in (MOST_ROWS, 2048, MANY)}
 
 
 def check_code(one: Asked) -> int:
@@ -78,8 +76,9 @@ def check_code(one: Asked) -> int:
     return count
 
 
-def compared(case: Case) -> None:
-    found = asked(case)
+def compared(name: str) -> None:
+    """Compare all that a combination asks for, in blocks of few rows and of many."""
+    found = asked(name)
     assert found, "it is not compiled"
     for one in found:
         for lanes in {*sizes(one)}:
@@ -88,14 +87,14 @@ def compared(case: Case) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_compute_what_the_cpus_programs_do(name: str) -> None:
-    compared(NAMES[name])
+    compared(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_keep_numbers_in_registers(name: str) -> None:
-    assert sum(map(check_code, asked(NAMES[name]))) >= 3
+    assert sum(map(check_code, asked(name))) >= 3
 
 
 def test_a_small_loss_is_the_cpus_and_keeps_numbers_in_registers() -> None:
-    compared(NAMES[QUICK])
-    assert sum(map(check_code, asked(NAMES[QUICK]))) >= 3
+    compared(QUICK)
+    assert sum(map(check_code, asked(QUICK))) >= 3

@@ -31,8 +31,8 @@ def test_cpu_or_gpu_prints_the_cpus_half(tmp_path):
 
 def rows(network, *speeds):
     made = []
-    for k, (cpu, toggling, gpu) in enumerate(speeds):
-        for placement, sps in (("cpu", cpu), ("toggling", toggling), ("gpu", gpu)):
+    for k, (cpu, toggling, card) in enumerate(speeds):
+        for placement, sps in (("cpu", cpu), ("toggling", toggling), ("gpu", card)):
             made.append({"network": network, "weights": 10**k, "placement": placement, "sps": sps})
     return made
 
