@@ -14,6 +14,7 @@ from torch import Tensor
 from benchmarks.speed.generality import prepare
 from benchmarks.speed.generality_cases import CASES
 from headrace.bindings.compiled import loss_check, loss_program
+from headrace.bindings.compiled.compiled_learning import SHARE
 from headrace.bindings.compiled.compiled_losses import CompiledLoss
 from headrace.bindings.compiled.loss_program import Program
 from headrace.kernels.rows.gpu import gpu_program
@@ -42,7 +43,7 @@ class Asked(NamedTuple):
     def numbers(self) -> Iterator[list[Tensor]]:
         """Inputs of few rows: those of the call, and others that reach the other sides of comparisons."""
         few = [
-            x[:MOST_ROWS] if source.kind == "column" else x
+            x[:MOST_ROWS] if source.kind == "column" else torch.tensor(1 / MOST_ROWS) if source.name == SHARE else x
             for source, x in zip(self.program.sources, self.values, strict=True)
         ]
         yield few

@@ -39,6 +39,7 @@ def compare(one: Asked, lanes: int) -> None:
         wanted, found = program.compute(values), one.on_threads(values, lanes)
         gradients = [x for r, x in zip(program.results, wanted, strict=True) if r.learned is not None and x.numel()]
         floor = max([float(x.abs().max()) for x in gradients] or [0.0])
+        assert floor > 0 or not gradients, one.name
         for result, x, y in zip(program.results, wanted, found, strict=True):
             what = f"{one.name}: {result.name}, {lanes} rows of a block"
             if alike and result.outcome.rows:

@@ -43,6 +43,8 @@ from headrace.kernels.rows.gpu.gpu_text import (
     ADDED,
     CPU,
     GPU,
+    MOST_REGISTERS,
+    REGISTERS,
     SHARED,
     THREADS,
     WIDTH,
@@ -125,8 +127,11 @@ class _Target:
     def _kernel(self, name: str, calls: Calls, blocks: int | None) -> None:
         shared = 4 * (THREADS if blocks is not None else self.at.shared)
         self.kernels.append(Kernel(name, blocks, shared))
-        together = 2 if shared <= self.room // 2 else 1
-        self.functions.append(kernel(name, calls.b, self.gpu, self.at.slots, together))
+        self.functions.append(kernel(name, calls.b, self.gpu, self.at.slots, self._together(shared)))
+
+    def _together(self, shared: int) -> int:
+        """Blocks that a multiprocessor is to run at once, of so many bytes each."""
+        return 2 if shared <= self.room // 2 else 1
 
     def _calls(self) -> Calls:
         return Calls(self.plan, self.module, self.memory, self.lanes, self.at.tiles, self.at.numbers)
@@ -271,6 +276,7 @@ class _Target:
             self.at.tiles is not None,
         )
         step.tensor_cores = self.tensor_cores
+        step.registers = min(MOST_REGISTERS, REGISTERS // (THREADS * self._together(4 * self.at.shared)))
         return step
 
     def _value(self, calls: Calls, value: Value) -> None:

@@ -18,7 +18,8 @@ from headrace.kernels.rows.targets.llvm_math import select
 # numbers of a row, and lanes, of a thread's tile
 TILES = ((8, 2 * WIDTH), (8, WIDTH), (4, WIDTH), (2, WIDTH), (1, WIDTH), (1, 1))
 OUTERS = ((8, 4), (4, 4), (4, 2), (2, 2), (2, 1), (1, 1))
-TERMS = 32  # weights that a thread has at once, and as many that are on their way
+TERMS = (32, 16, 8)  # weights that a thread has at once, and as many that are on their way
+OTHERS = 24  # registers of a thread besides its sums and the factors: addresses and counters
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,10 @@ def _product_sums(
     def loaded(k: str) -> list[str]:
         return _numbers(b, packed, b.times(k, pitch), height)
 
-    unrolled = TERMS // max(height, WIDTH)
+    across = b.width * len(lanes)
+    others = (height + 1) * across + OTHERS  # registers of the sums, of a term of the source, and of addresses
+    at_once = next((n for n in TERMS if others + 2 * n <= step.registers), TERMS[-1])
+    unrolled = at_once // max(height, WIDTH)
     whole = terms - terms % unrolled
     sums = [start for _, start in starts]
     if whole > unrolled:

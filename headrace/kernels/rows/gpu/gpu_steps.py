@@ -10,7 +10,7 @@ from functools import reduce
 from typing import ClassVar
 
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.gpu.gpu_text import ADDED, GROUPS, PAD, THREADS, WIDTH, Memory, ThreadBody
+from headrace.kernels.rows.gpu.gpu_text import ADDED, GROUPS, MOST_REGISTERS, PAD, THREADS, WIDTH, Memory, ThreadBody
 from headrace.kernels.rows.row_program import I32, Input, Pick, Product, Reduce, Sort, Value, View
 from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, Step, expression, in_memory
 from headrace.kernels.rows.targets.llvm_math import select
@@ -26,7 +26,7 @@ class ThreadStep(Step):
 
     lanes: rows of a block. memory: kinds of addresses. alone: each thread takes a row, and reads no other's: such steps
     follow each other without waiting. tensor_cores: what products take, of gpu_tensor_cores.PARTS; "" for none.
-    begin: lines with which the function begins.
+    begin: lines with which the function begins. registers: that a thread can have.
     """
 
     along: ClassVar[bool] = False
@@ -36,6 +36,7 @@ class ThreadStep(Step):
     tiles_shared: bool = True
     tensor_cores: str = ""
     begin: tuple[str, ...] = ()
+    registers: int = MOST_REGISTERS
 
     @property
     def pitch(self) -> int:

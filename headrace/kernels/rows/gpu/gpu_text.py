@@ -17,6 +17,7 @@ WIDTH = 4  # lanes that a thread takes at a time: as many numbers as one access 
 ADDED = 32  # numbers of which a block of threads adds the parts
 GROUPS = THREADS // ADDED  # into which the parts are divided
 SHARED = 227 * 1024  # bytes of a block's own memory that a Hopper GPU has
+REGISTERS, MOST_REGISTERS = 65_536, 255  # of a multiprocessor, and of a thread
 PAD = 4  # numbers between a tile's lanes and the next tile's: neighbours lie in other banks of the shared memory
 
 
