@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from headrace.kernels.rows import slots
 from headrace.kernels.rows.gpu.gpu_steps import ThreadStep
-from headrace.kernels.rows.gpu.gpu_text import GPU, PAD, THREADS, Memory, ThreadBody
+from headrace.kernels.rows.gpu.gpu_text import GPU, PAD, PARAMETER, THREADS, Memory, ThreadBody
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Count, Value
 from headrace.kernels.rows.targets.llvm_text import Module
@@ -22,13 +22,14 @@ SCRATCH: Range = ("scratch", 0, 1)
 class KernelCalls:
     """Calls of steps from a kernel.
 
-    part: which block of threads this is. shared: the slot with the address of a block's own memory, for programs of the
-    CPU. Addresses are written with their types.
+    shared: the slot with the address of a block's own memory, for programs of the CPU. Addresses are written with their
+    types. On a GPU what they are computed of is as if it were another number each time: else they would be computed
+    once, before the loop over blocks of rows, and kept in more registers than there are.
     """
 
     def __init__(self, module: Module, memory: Memory, shared: int = slots.SCRATCH) -> None:
         self.module, self.memory, self._shared = module, memory, shared
-        self.b, self.gpu, self.part = ThreadBody(1), memory is GPU, "%part"
+        self.b, self.gpu = ThreadBody(1), memory is GPU
         self.calls = 0
         self._reads: list[tuple[Range, bool]] = []
         self._writes: list[tuple[Range, bool]] = []
@@ -39,8 +40,17 @@ class KernelCalls:
                 self.b.lines.append(f"  %{name}.short = call i32 @{intrinsic}()")
             self.b.lines.append("  %part = zext i32 %part.short to i64")
 
+    @property
+    def part(self) -> str:
+        """Which block of threads this is."""
+        if not self.gpu:
+            return "%part"
+        return self.b.new('call i64 asm sideeffect "mov.b64 $0, $1;", "=l,l"(i64 %part)')
+
     def slot(self, number: int) -> str:
-        """The number in a slot. It is read at each use: a GPU has it at hand, but few registers."""
+        """The number in a slot. A GPU has it at hand."""
+        if self.gpu:
+            return self.b.new(f'call i64 asm sideeffect "ld.param.b64 $0, [{PARAMETER}+{8 * number}];", "=l"()')
         address = self.b.at("%slots", str(number), "i64")
         return self.b.new(f"load i64, ptr {address}, align 8")
 
@@ -94,7 +104,6 @@ class KernelCalls:
         name = self.module.function(step.body, step.parameters(*parameters))
         self.calls += 1
         if self.gpu:
-            # as if it were another number each time: what follows from it would be kept in registers from step to step
             short = self.b.new('call i32 asm sideeffect "mov.b32 $0, $1;", "=r,r"(i32 %tid.short)')
             tid = self.b.new(f"zext i32 {short} to i64")
             self.b.do(f"call void @{name}({', '.join([*given, f'i64 {tid}'])})")
@@ -194,6 +203,8 @@ class Calls(KernelCalls):
     def number(self, number: Count) -> str:
         """A number that depends on the number of rows."""
         at = slots.count(self.columns, self.uniforms, len(self.plan.program.outputs)) + self.numbers.index(number)
+        if self.gpu:
+            return self.b.new(f'call float asm sideeffect "ld.param.f32 $0, [{PARAMETER}+{8 * at}];", "=f"()')
         address = self.b.at("%slots", str(at), "i64")
         return self.b.new(f"load float, ptr {address}, align 8")
 

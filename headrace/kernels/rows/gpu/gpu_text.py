@@ -18,6 +18,7 @@ ADDED = 32  # numbers of which a block of threads adds the parts
 GROUPS = THREADS // ADDED  # into which the parts are divided
 SHARED = 227 * 1024  # bytes of a block's own memory that a Hopper GPU has
 REGISTERS, MOST_REGISTERS = 65_536, 255  # of a multiprocessor, and of a thread
+PARAMETER = "SLOTS"  # in lines of a kernel, the name that PTX gives its slots
 PAD = 4  # numbers between a tile's lanes and the next tile's: neighbours lie in other banks of the shared memory
 
 
@@ -39,7 +40,7 @@ def kernel(name: str, b: Body, gpu: bool, slots: int, together: int) -> str:
     if gpu:
         attributes = f'"nvvm.maxntid"="{THREADS}" "nvvm.minctasm"="{together}"'
         head = f"define ptx_kernel void @{name}(ptr byval([{slots} x i64]) align 8 %slots) {attributes}"
-    lines = "\n".join(b.lines)
+    lines = "\n".join(b.lines).replace(PARAMETER, f"{name}_param_0")
     return f"{head} {{\nentry:\n{lines}\n  ret void\n}}"
 
 
