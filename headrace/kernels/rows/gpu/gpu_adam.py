@@ -6,7 +6,7 @@ import math
 
 from headrace.kernels.rows.gpu.gpu_calls import SCRATCH, KernelCalls
 from headrace.kernels.rows.gpu.gpu_steps import ThreadStep
-from headrace.kernels.rows.gpu.gpu_text import CPU, GPU, THREADS, ThreadBody, kernel
+from headrace.kernels.rows.gpu.gpu_text import CPU, GPU, ROLLED, THREADS, ThreadBody, kernel
 from headrace.kernels.rows.targets.llvm_math import FLOATS, compare, select
 from headrace.kernels.rows.targets.llvm_text import Module
 
@@ -32,7 +32,7 @@ def adam_text(gpu: bool) -> str:
         write(calls)
         kernels.append(kernel(name, calls.b, gpu, SHARED + 1, 2))
     head = "@shared = external addrspace(3) global [0 x float], align 16\n" if gpu else ""
-    return "\n".join([head + str(module), *kernels, "" if gpu else _entry()])
+    return "\n".join([head + str(module), *kernels, ROLLED if gpu else _entry()])
 
 
 def _step(calls: KernelCalls) -> ThreadStep:

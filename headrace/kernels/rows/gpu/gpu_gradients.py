@@ -21,7 +21,7 @@ from headrace.kernels.rows.targets.llvm_math import select
 LARGE = 8192  # numbers of a gradient that is computed apart
 SIDE = 16  # threads along each axis of a tile
 LARGEST_SIDE, SMALLER_SIDE = 128, 64  # numbers of a tile along each axis
-UNROLLED = 4  # rows
+UNROLLED = 2  # rows, of more of which the factors do not stay in registers
 ENOUGH = 264  # blocks of threads that a GPU runs at once
 
 

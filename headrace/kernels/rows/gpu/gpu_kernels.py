@@ -45,6 +45,7 @@ from headrace.kernels.rows.gpu.gpu_text import (
     GPU,
     MOST_REGISTERS,
     REGISTERS,
+    ROLLED,
     SHARED,
     THREADS,
     WIDTH,
@@ -119,7 +120,7 @@ class _Target:
         head = ""
         if self.gpu:
             head = "@shared = external addrspace(3) global [0 x float], align 16\n"
-        text = "\n".join([head + str(self.module), *self.functions, "" if self.gpu else self._entry()])
+        text = "\n".join([head + str(self.module), *self.functions, ROLLED if self.gpu else self._entry()])
         return Emitted(text, self.kernels, self.at)
 
     # kernels

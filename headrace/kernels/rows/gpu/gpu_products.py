@@ -19,7 +19,7 @@ from headrace.kernels.rows.targets.llvm_math import select
 TILES = ((8, 2 * WIDTH), (8, WIDTH), (4, WIDTH), (2, WIDTH), (1, WIDTH), (1, 1))
 OUTERS = ((8, 4), (4, 4), (4, 2), (2, 2), (2, 1), (1, 1))
 TERMS = (32, 16, 8)  # weights that a thread has at once, and as many that are on their way
-OTHERS = 24  # registers of a thread besides its sums and the factors: addresses and counters
+OTHERS = 28  # registers of a thread besides its sums, the factors, and where these lie
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,13 @@ def _product_sums(
     def loaded(k: str) -> list[str]:
         return _numbers(b, packed, b.times(k, pitch), height)
 
-    across = b.width * len(lanes)
-    others = (height + 1) * across + OTHERS  # registers of the sums, of a term of the source, and of addresses
-    at_once = next((n for n in TERMS if others + 2 * n <= step.registers), TERMS[-1])
-    unrolled = at_once // max(height, WIDTH)
+    across, high = b.width * len(lanes), max(height, WIDTH)
+
+    def taken(weights: int) -> int:
+        """Registers, with so many weights at once."""
+        return height * across + 2 * weights + weights // high * across + OTHERS
+
+    unrolled = next((n for n in TERMS if taken(n) <= step.registers), TERMS[-1]) // high
     whole = terms - terms % unrolled
     sums = [start for _, start in starts]
     if whole > unrolled:
@@ -205,7 +208,11 @@ def outer_step(step: ThreadStep, value: Outer) -> None:
     def counts(tile: tuple[int, int]) -> tuple[int, int]:
         return -(-n // tile[0]), -(-k // tile[1])
 
-    tile = next((t for t in OUTERS if math.prod(counts(t)) >= THREADS and t[0] <= n and t[1] <= k), OUTERS[-1])
+    def fits(tile: tuple[int, int]) -> bool:
+        """True if a thread has registers for its sums, WIDTH rows of both factors, and their addresses."""
+        return math.prod(tile) + (WIDTH + 2) * sum(tile) + OTHERS <= step.registers and tile[0] <= n and tile[1] <= k
+
+    tile = next((t for t in OUTERS if math.prod(counts(t)) >= THREADS and fits(t)), OUTERS[-1])
     down, across = counts(tile)
     with b.share(down * across) as i:
         row, column = b.divided(i, across)

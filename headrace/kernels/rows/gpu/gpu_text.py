@@ -18,6 +18,7 @@ ADDED = 32  # numbers of which a block of threads adds the parts
 GROUPS = THREADS // ADDED  # into which the parts are divided
 SHARED = 227 * 1024  # bytes of a block's own memory that a Hopper GPU has
 REGISTERS, MOST_REGISTERS = 65_536, 255  # of a multiprocessor, and of a thread
+ROLLED = '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}'  # of loops in a program for a GPU
 PARAMETER = "SLOTS"  # in lines of a kernel, the name that PTX gives its slots
 PAD = 4  # numbers between a tile's lanes and the next tile's: neighbours lie in other banks of the shared memory
 
