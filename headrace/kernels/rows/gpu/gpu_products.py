@@ -57,6 +57,7 @@ def pack_step(step: ThreadStep, pack: Pack) -> None:
 
 def product_step(step: ThreadStep, value: Product) -> None:
     """source x weights, of packed weights at %packed."""
+    step.rolled = True
     b, source = step.b, value.source
     rows, lead = value.shape[-1], math.prod(value.shape[:-1])
     if step.tensor_cores and (height := height_for(rows, source.shape[-1], step.lanes, lead)):
@@ -202,6 +203,7 @@ def _apart(b: ThreadBody, values: list[str], count: int) -> list[str]:
 def outer_step(step: ThreadStep, value: Outer) -> None:
     """Add to the numbers at %sums the products of the block's rows. A thread's numbers lie apart, so that neighbouring
     threads read neighbouring tiles."""
+    step.rolled = True
     b = step.b
     n, k = value.shape
 

@@ -28,6 +28,7 @@ class ThreadStep(Step):
     lanes: rows of a block. memory: kinds of addresses. alone: each thread takes a row, and reads no other's: such steps
     follow each other without waiting. tensor_cores: what products take, of gpu_tensor_cores.PARTS; "" for none.
     begin: lines with which the function begins. registers: that a thread can have.
+    rolled: whether loops stay loops.
     """
 
     along: ClassVar[bool] = False
@@ -38,6 +39,7 @@ class ThreadStep(Step):
     tensor_cores: str = ""
     begin: tuple[str, ...] = ()
     registers: int = MOST_REGISTERS
+    rolled: bool = False
 
     @property
     def pitch(self) -> int:
@@ -86,7 +88,7 @@ class ThreadStep(Step):
         pairs = [*zip(self.typed(), self.pointers.values(), strict=True), *extra]
         casts = [generic(kind, name) for kind, name in pairs]
         self.body.lines[:0] = [*self.begin, *casts]
-        if self.memory is GPU:  # or else the assembler unrolls loops, for more registers than a thread has
+        if self.memory is GPU and (self.rolled or not self.tiles_shared):  # or else the assembler unrolls loops, for more registers than a thread has
             again = re.compile(r"  br i1 %\w+, label %(L\d+), label %\1[.]end")
             self.body.lines[:] = [f"{x}, !llvm.loop !0" if again.fullmatch(x) else x for x in self.body.lines]
 
@@ -241,6 +243,7 @@ def lanes_added_step(step: ThreadStep, value: Reduce) -> None:
 
 def row_sum_step(step: ThreadStep, value: Reduce) -> None:
     """Add to each number, at %sums, what the block's rows have; or keep the larger of both."""
+    step.rolled = True
     b, node = step.b, expression(step.plan, value.source)
     start = b.number(STARTS[value.function])
     with b.share(value.size) as i:
