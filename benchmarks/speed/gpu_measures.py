@@ -144,7 +144,9 @@ def _iteration(card: Card, num_envs: int, minibatch_size: int) -> Callable[[], o
     capture = (lambda body: body) if card.dry else None
     graphed = GraphedIteration(collector, learner, capture)
     learner.update(collector.collect(), 0.0)
-    if graphed.iterate(0.0) is None and not card.dry:
+    if graphed.iterate(0.0) is None:
+        if card.dry:
+            return lambda: learner.update(collector.collect(), 0.0)
         raise RuntimeError(f"no graph: {graphed.refused}")
     return lambda: graphed.iterate(0.0)
 

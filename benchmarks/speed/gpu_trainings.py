@@ -179,18 +179,17 @@ def gradient_actors(card: Card) -> None:
 def _run(card: Card, facts: dict[str, Any], algorithm: str, device: str, flags: list[str]) -> None:
     """A run of the command line: its seconds, its last row, its evaluations."""
     with TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
         command = [sys.executable, "-m", "headrace", "train", algorithm, "CartPole-v1", "--device", device]
-        command += ["--total-steps", card.of("400_000", "600"), "--num-envs", card.of("64", "4"), "--run-dir", str(run)]
+        command += ["--total-steps", card.of("400_000", "600"), "--num-envs", card.of("64", "4")]
         began = time.perf_counter()
         done = subprocess.run([*command, *flags], cwd=folder, capture_output=True, text=True, env=environment())
         seconds = time.perf_counter() - began
         if done.returncode:
             raise RuntimeError((done.stdout + done.stderr)[-2000:])
-        rows = {name: _lines(run, name) for name in ("metrics", "evaluations")}
+        rows = {name: _lines(Path(folder), name) for name in ("metrics", "evaluations")}
         card.tell(**facts, seconds=seconds, last=rows["metrics"][-1:], evaluations=rows["evaluations"])
 
 
-def _lines(run: Path, name: str) -> list[Any]:
-    found = next(run.rglob(f"{name}.jsonl"), None)
+def _lines(folder: Path, name: str) -> list[Any]:
+    found = next(folder.rglob(f"{name}.jsonl"), None)
     return [] if found is None else [json.loads(line) for line in found.read_text().splitlines()]
