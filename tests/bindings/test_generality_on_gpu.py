@@ -18,6 +18,10 @@ from headrace.kernels.rows.row_program import Map, Reduce, Sort
 from tests.bindings.asked_programs import MOST_ROWS, NAMES, Asked, asked
 
 QUICK = "ppo 32, 32 tanh"
+PLAIN = ("ppo images, Nature's network",)  # whose convolutions are PyTorch's
+LONGEST = (
+    "ppo LSTM 128, whole rollouts"  # of 64 steps, which a GPU's code has one after the other: minutes of compiling
+)
 ERROR = 1e-5  # of an output's largest number: sums are taken in another order
 MANY = 131_072  # rows
 EXACT = "sin", "cos", "fmod"  # reduce their argument in float64: of actions that are drawn from a Gaussian
@@ -57,10 +61,10 @@ def sizes(one: Asked) -> dict[int, int]:
     return {gpu_program._lanes(own, rows): rows for rows in (MOST_ROWS, 2048, MANY)}
 
 
-def check_code(one: Asked) -> int:
+def check_code(one: Asked, name: str) -> int:
     """Assert that kernels keep no register in memory, and have no double but where angles are reduced; their number."""
     count, exact = 0, any(isinstance(x, Map) and x.function in EXACT for x in one.own.values())
-    for lanes in sizes(one):
+    for lanes in sorted(sizes(one))[: 1 if name == LONGEST else None]:
         made = emitted(one.plan, one.dtypes, lanes, gpu=True)
         text = ptx(f"sm_90\n{made.text}").decode()
         assert exact or ".f64" not in text, one.name
@@ -81,7 +85,7 @@ def check_code(one: Asked) -> int:
 def compared(name: str) -> None:
     """Compare all that a combination asks for, in blocks of few rows and of many."""
     found = asked(name)
-    assert found, "it is not compiled"
+    assert bool(found) == (name not in PLAIN)
     for one in found:
         for lanes in {*sizes(one)}:
             compare(one, lanes)
@@ -92,11 +96,11 @@ def test_kernels_compute_what_the_cpus_programs_do(name: str) -> None:
     compared(name)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in PLAIN])
 def test_kernels_keep_numbers_in_registers(name: str) -> None:
-    assert sum(map(check_code, asked(name))) >= 3
+    assert sum(check_code(one, name) for one in asked(name)) >= 3
 
 
 def test_a_small_loss_is_the_cpus_and_keeps_numbers_in_registers() -> None:
     compared(QUICK)
-    assert sum(map(check_code, asked(QUICK))) >= 3
+    assert sum(check_code(one, QUICK) for one in asked(QUICK)) >= 3

@@ -11,7 +11,17 @@ from functools import reduce
 from typing import ClassVar
 
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.gpu.gpu_text import ADDED, GPU, GROUPS, MOST_REGISTERS, PAD, THREADS, WIDTH, Memory, ThreadBody
+from headrace.kernels.rows.gpu.gpu_text import (
+    ADDED,
+    GPU,
+    GROUPS,
+    MOST_REGISTERS,
+    PAD,
+    THREADS,
+    WIDTH,
+    Memory,
+    ThreadBody,
+)
 from headrace.kernels.rows.row_program import I32, Input, Pick, Product, Reduce, Sort, Value, View
 from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, Step, expression, in_memory
 from headrace.kernels.rows.targets.llvm_math import select
@@ -88,7 +98,9 @@ class ThreadStep(Step):
         pairs = [*zip(self.typed(), self.pointers.values(), strict=True), *extra]
         casts = [generic(kind, name) for kind, name in pairs]
         self.body.lines[:0] = [*self.begin, *casts]
-        if self.memory is GPU and (self.rolled or not self.tiles_shared):  # or else the assembler unrolls loops, for more registers than a thread has
+        if self.memory is GPU and (
+            self.rolled or not self.tiles_shared
+        ):  # or else the assembler unrolls loops, for more registers than a thread has
             again = re.compile(r"  br i1 %\w+, label %(L\d+), label %\1[.]end")
             self.body.lines[:] = [f"{x}, !llvm.loop !0" if again.fullmatch(x) else x for x in self.body.lines]
 
