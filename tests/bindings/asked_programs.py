@@ -37,7 +37,7 @@ class Asked(NamedTuple):
 
     @property
     def plan(self) -> Plan:
-        """Its plan for a GPU."""
+        """Plan of the program for a GPU."""
         return plan(self.own, vectors=False)
 
     def numbers(self) -> Iterator[list[Tensor]]:
@@ -73,7 +73,7 @@ def asked(name: str) -> list[Asked]:
 
 @contextmanager
 def _noting() -> Iterator[list[Asked]]:
-    """Inside, programs are made whatever is on disk, and noted."""
+    """Note the programs that are made within this block, whatever is on disk."""
     found, programs = list[Asked](), list[Any]()
     made, program_of = loss_program.made, CompiledLoss._program
 

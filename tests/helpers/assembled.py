@@ -1,4 +1,4 @@
-"""What NVIDIA's assembler makes of PTX: registers, memory and instructions of each kernel. Needs no GPU."""
+"""Result of NVIDIA's assembler for PTX: registers, memory and instructions of each kernel. Needs no GPU."""
 
 from __future__ import annotations
 

@@ -119,7 +119,8 @@ def train_theirs(task: Task, seed: int, folder: Path, episodes: int) -> Result:
     ready = time.perf_counter()
     model.learn(int(own["n_timesteps"]))
     seconds = time.perf_counter() - ready
-    mean = float(evaluate_policy(model, judge, episodes)[0])
+    evaluated: Any = evaluate_policy(model, judge, episodes)
+    mean = float(evaluated[0])
     env.close()
     judge.close()
     return Result(THEIRS, seed, _last(path), mean, int(model.num_timesteps), seconds, ready - began, path)
