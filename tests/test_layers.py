@@ -342,8 +342,8 @@ def build(root: Path, files: dict[str, str]) -> dict[str, Module]:
     [
         ("core/rng.py", "from headrace.training import loop"),
         ("core/rng.py", "def f():\n    from headrace.data.rollout import Rollout"),
-        ("kernels/nn/mlp.py", "import headrace.policies.base"),
-        ("kernels/nn/mlp.py", "from headrace.kernels.learning import rollouts"),
+        ("kernels/nn/simd.py", "import headrace.policies.base"),
+        ("kernels/nn/simd.py", "from headrace.kernels.learning import rollouts"),
         ("policies/base.py", "from ..envs import base"),
         ("algorithms/ppo.py", "def f():\n    import headrace.envs.base"),
         ("parallel/collector.py", "from headrace import make"),  # a name of the package itself, which is on top

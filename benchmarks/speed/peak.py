@@ -119,11 +119,11 @@ class Peak:
     """Multiply-adds in registers: enough independent chains that none waits for another."""
 
     def __init__(self) -> None:
-        from headrace.kernels.nn.simd import WIDE
+        from headrace.kernels.rows.targets.cpu_code import is_wide
         from headrace.kernels.runtime.machine_code import object_code
         from headrace.kernels.runtime.native import Native
 
-        self.chains = 12 if WIDE else 5  # of 16 numbers
+        self.chains = 12 if is_wide() else 5  # of 16 numbers
         arguments = (np.uint64(ROUND), np.zeros(16 * self.chains, np.float32))
         self.function = Native(object_code(chains(self.chains), arguments))
 
@@ -161,7 +161,7 @@ def chains(number: int):  # type: ignore[no-untyped-def]
     from numba import types
     from numba.core import cgutils
 
-    from headrace.kernels.nn.simd import fma_vector, load_vector, store_vector
+    from headrace.kernels.nn.simd import fma_vector, load_vector, vector
     from headrace.kernels.runtime.intrinsics import ARRAY, operation
     from headrace.kernels.runtime.jit import ENTRY, njit
 
@@ -174,7 +174,8 @@ def chains(number: int):  # type: ignore[no-untyped-def]
             for value in values:
                 builder.store(fma_vector(builder, builder.load(value), factor, factor), value)
         for value, place in zip(values, places, strict=True):
-            store_vector(builder, numbers, place, builder.load(value))
+            target = builder.bitcast(builder.gep(numbers, [place]), vector.as_pointer())
+            builder.store(builder.load(value), target, align=4)
 
     @njit(**ENTRY)
     def multiply_add(count, numbers):  # type: ignore[no-untyped-def]

@@ -23,6 +23,4 @@ DIGESTS = {
     "returns.normalized": Digest("eb885f1866421ab8", "5dde3d2b0d6dbd34"),
     "rng.shuffled": Digest("9bb51c82da3dbe91", "66e41dd11bc743ea"),
     "rng.uniform": Digest("55043a874ac5f506", "a17d12d5a2cc30fa"),
-    "rnn.recur": Digest("5b657049b0b0e201", "03c8b3ef48ac9f53"),
-    "rnn.step": Digest("59dc8f2a42e75caa", "df50bee0505b6070"),
 }

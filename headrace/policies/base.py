@@ -197,8 +197,9 @@ class Policy(nn.Module):
         bool [N], True where an episode begins; the recurrent state is then initial_state(). Raises ValueError for an
         observation whose shape differs from the space's.
         """
-        if state is None and (action := self.act_on_one(observation, deterministic, generator)) is not None:
-            return action, None
+        if state is None or episode_start is None:
+            if (one := self.act_on_one(observation, state, deterministic, generator)) is not None:
+                return one  # type: ignore[no-any-return]
         with torch.no_grad():
             device = self.device
             batch, single = to_batch(self.observation_space, observation, device)
@@ -213,8 +214,10 @@ class Policy(nn.Module):
         return to_action(self.action_space, action.detach().cpu().numpy(), single), after
 
     @fused("policy.act_on_one", "headrace.bindings.collecting.acting_on_one")
-    def act_on_one(self, observation: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
-        """predict() for one observation as a NumPy array, without tensors and with the same bits; None if that is not
+    def act_on_one(
+        self, observation: Any, state: Any, deterministic: bool, generator: torch.Generator | None
+    ) -> tuple[Any, Any] | None:
+        """predict() for one observation as a NumPy array, in one call and with the same bits; None if that is not
         possible."""
         return None
 

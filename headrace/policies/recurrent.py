@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core import rng
+from headrace.core.fused import fused
 from headrace.data.rollout import Group, Rollout, flatten
 from headrace.data.spaces import Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
@@ -69,6 +70,7 @@ class RecurrentActorCritic(Policy):
         if not ortho_init:
             initialize_as_torch(self, generator)
 
+    @fused("recurrent_actor_critic.act", "headrace.bindings.collecting.acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
@@ -98,6 +100,7 @@ class RecurrentActorCritic(Policy):
         parts = (self.encoder, self.trunks[0], self.rnn) if self.shared else (self.encoder,)
         return [p for part in parts for p in part.parameters()]
 
+    @fused("recurrent_actor_critic.value", "headrace.bindings.collecting.acting")
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state

@@ -45,12 +45,12 @@ class RNNCell(nn.Module):
             with torch.no_grad():
                 self.bias_input[..., size : 2 * size] = 1.0
 
-    @fused("rnn.step", "headrace.bindings.rnn_cpu")
     def forward(self, features: Tensor, rnn_state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of N environments: outputs [K, N, size], and the next recurrent state [N, K * width]."""
         state = self._step(self._project(features), self._stacked(rnn_state))
         return state[..., : self.size], self._unstacked(state)
 
+    @fused("rnn.sequence", "headrace.bindings.rnn_cpu")
     def sequence(self, features: Tensor, rnn_state: Tensor, valid: Tensor, burn_in: int = 0) -> Tensor:
         """Outputs [K, T, N, size] of T steps, from features [K, T, N, inputs] and the initial recurrent state.
 
@@ -60,11 +60,6 @@ class RNNCell(nn.Module):
         copies, steps, envs = features.shape[:3]
         # the part that does not depend on the recurrent state is one product for all steps
         projected = self._project(features.flatten(1, 2)).view(copies, steps, envs, -1)
-        return self.recur(projected, rnn_state, valid, burn_in)
-
-    @fused("rnn.recur", "headrace.bindings.rnn_cpu")
-    def recur(self, projected: Tensor, rnn_state: Tensor, valid: Tensor, burn_in: int) -> Tensor:
-        """sequence(), from projected features [K, T, N, gates * size]."""
         keep = valid.to(projected.dtype).unsqueeze(-1)
         state, outputs = self._stacked(rnn_state), []
         for step, (now, kept) in enumerate(zip(projected.unbind(1), keep, strict=True)):

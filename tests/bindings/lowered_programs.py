@@ -43,6 +43,7 @@ from headrace.data.spaces import action_column, env_columns, is_image, leaves
 from headrace.kernels.rows.reasons import AsksSettings, NotRows
 from headrace.kernels.rows.tracing.trace_key import source_lines
 from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.training.plan import settle
 
 ENVS, STEPS, ROWS, TRACES = 8, 8, 16, 5
@@ -149,9 +150,9 @@ def _ask_acting(policy: Any, rollout: Rollout) -> None:
         return
     seen = tree_map(lambda x: x[0], rollout.observation)
     for drawn in (torch.zeros(ENVS, policy.num_draws), None):
-        acting.act_of(policy, seen, drawn)
-    if isinstance(policy, ActorCritic):
-        acting.value_of(policy, seen)
+        acting.act_of(policy, seen, policy.initial_state(ENVS), drawn)
+    if isinstance(policy, ActorCritic | RecurrentActorCritic):
+        acting.value_of(policy, seen, policy.initial_state(ENVS))
 
 
 class _Noted(Exception):

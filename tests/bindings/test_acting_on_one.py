@@ -32,10 +32,8 @@ KINDS = {
     "PQN": lambda: QNetwork(VECTOR, Discrete(4), (16,), layer_norm=True),
     "dueling": lambda: QNetwork(VECTOR, Discrete(4), dueling=True),
     "masked DQN": lambda: QNetwork(MASKED, Discrete(5)),
-    "CrossQ": lambda: ActorQ(VECTOR, FORCES, (24,), batch_renorm=10),
-}
-TENSORS = {  # kinds that act by tensors
     "correlated noise": lambda: ActorQ(VECTOR, FORCES, (24,), noise_autocorrelation=0.5),
+    "CrossQ": lambda: ActorQ(VECTOR, FORCES, (24,), batch_renorm=10),
 }
 
 
@@ -63,8 +61,9 @@ def observations(policy, rows=7):
 def same(policy, observation, deterministic=True, seed=5):
     """The action without tensors, which is that of a batch of one."""
     draws = [torch.Generator().manual_seed(seed) for _ in range(2)]
-    one = policy.act_on_one(observation, deterministic, draws[0])
-    assert one is not None
+    found = policy.act_on_one(observation, None, deterministic, draws[0])
+    assert found is not None and found[1] is None
+    one = found[0]
     batch = policy.predict(observation[None], None, deterministic, draws[1])[0]
     np.testing.assert_array_equal(one, batch[0])
     assert type(one) is type(batch[0]) and one.dtype == policy.action_space.dtype
@@ -80,7 +79,7 @@ def test_one_observation_gets_the_bits_of_a_batch(kind):
         found = [same(policy, row, deterministic, seed) for seed, row in enumerate(seen)]
         assert len({np.asarray(action).tobytes() for action in found}) > 1
     np.testing.assert_array_equal([policy.predict(row)[0] for row in seen], policy.predict(seen)[0])
-    assert policy.act_on_one(seen, True, None) is None and policy.act_on_one(seen[0].tolist(), True, None) is None
+    assert policy.act_on_one(seen, None, True, None) is None and policy.act_on_one(seen[0].tolist(), None, True, None) is None
 
 
 @pytest.mark.parametrize("kind", ["masked", "SAC with goals"])
@@ -88,18 +87,10 @@ def test_members_of_an_observation_are_taken_by_name(kind):
     policy = prepared(KINDS[kind])
     space, row = policy.observation_space, observations(policy)[0]
     parts = space.split(row)
-    np.testing.assert_array_equal(policy.act_on_one(parts, True, None), same(policy, row))
-    assert policy.act_on_one(space.split(row[None]), True, None) is None
+    np.testing.assert_array_equal(policy.act_on_one(parts, None, True, None)[0], same(policy, row))
+    assert policy.act_on_one(space.split(row[None]), None, True, None) is None
     with pytest.raises(ValueError, match="the observation lacks observation"):
         policy.predict({name: part for name, part in parts.items() if name != "observation"})
-
-
-@pytest.mark.parametrize("kind", TENSORS)
-def test_other_policies_act_by_tensors(kind):
-    policy = TENSORS[kind]()
-    row = observations(policy)[0]
-    assert policy.act_on_one(row, True, None) is None
-    np.testing.assert_array_equal(policy.predict(row)[0], policy.predict(row[None])[0][0])
 
 
 def _hook(policy, layer):
@@ -122,7 +113,7 @@ def test_what_was_changed_acts_by_tensors_or_a_program_of_its_own(kind, change):
     row = observations(policy)[0]
     same(policy, row)
     change(policy, policy.out if isinstance(policy, QNetwork) else policy.actor_out)
-    assert (policy.act_on_one(row, True, None) is None) == (change is not _activation)
+    assert (policy.act_on_one(row, None, True, None) is None) == (change is not _activation)
     with plain_only():
         plain = policy.predict(row)[0]
     np.testing.assert_allclose(policy.predict(row)[0], plain, rtol=1e-5)
@@ -149,7 +140,7 @@ def test_a_copy_has_the_same_bits_and_exploration_of_each_environment_is_not_loo
     policy = prepared(KINDS["DQN"])
     row = observations(policy)[0]
     other = deepcopy(policy)
-    assert other.act_on_one(row, True, None) == same(policy, row)
+    assert other.act_on_one(row, None, True, None)[0] == same(policy, row)
     policy.exploration = torch.full((8,), 1.0)
     assert {int(same(policy, row, False, seed)) for seed in range(20)} == {int(same(policy, row))}
 

@@ -20,7 +20,7 @@ def changed(values, place, change):
 
 
 def served(function, values, name=""):
-    with torch.set_grad_enabled(not name.startswith(("actor_critic", "collector", "rnn.step"))):
+    with torch.set_grad_enabled(not name.startswith(("actor_critic", "collector"))):
         return fused.kernel_of(function, *values) is not None
 
 
@@ -37,16 +37,14 @@ MISFITS = [
     ("returns.explained_variance", 2, torch.Tensor.int),
     ("rng.uniform", 7, lambda _: 2**32 - 1),
     ("rng.uniform", 2, lambda _: torch.tensor(3)),
-    ("rnn.recur", 1, lambda x: x[..., :40]),
-    ("rnn.recur", 2, lambda x: x[:2]),
-    ("rnn.recur", 2, double),
-    ("rnn.recur", 3, lambda x: x[:, :3]),
-    ("rnn.step", 1, lambda x: x[..., :2]),
-    ("rnn.step", 1, lambda x: x[:, :0]),
-    ("rnn.step", 1, double),
-    ("rnn.step", 2, lambda x: x[:2]),
-    ("rnn.step", 2, lambda x: x[:, :8]),
-    ("rnn.step", 2, double),
+    ("rnn.sequence", 1, lambda x: x[..., :2]),
+    ("rnn.sequence", 1, lambda x: x[:, :, :0]),
+    ("rnn.sequence", 1, double),
+    ("rnn.sequence", 2, lambda x: x[:2]),
+    ("rnn.sequence", 2, lambda x: x[:, :8]),
+    ("rnn.sequence", 2, double),
+    ("rnn.sequence", 3, lambda x: x[:, :3]),
+    ("rnn.sequence", 3, lambda x: x[:3]),
     ("actor_critic.act", 1, double),
     ("actor_critic.act", 1, lambda x: x[:, :4]),
     ("actor_critic.act", 1, lambda x: x[:0]),

@@ -66,7 +66,7 @@ def test_digests_are_the_same_in_every_version_of_python(name):
 def executed(name, plain, noted=True):
     """Code of the package that a call runs, without what belongs to no plain function (APART)."""
     function, arguments = call(name)
-    with torch.set_grad_enabled(name.endswith(("learn", "recur", "learn_from_replay"))):
+    with torch.set_grad_enabled(name.endswith(("learn", "learn_from_replay"))):
         return run(lambda: (function.plain if plain else function)(*arguments), noted)
 
 

@@ -82,11 +82,9 @@ def call(name):
         if name == "returns.normalized":
             return normalized, [columns[0], ~flags(STEPS, ENVS)]
         return explained_variance, [*columns[:2], ~flags(STEPS, ENVS)]
-    if name.startswith("rnn."):
+    if name == "rnn.sequence":
         cell = RNNCell("gru", 1, 3, 16, torch.Generator().manual_seed(0))
-        if name == "rnn.step":
-            return RNNCell.forward, [cell, normal(1, ENVS, 3), normal(ENVS, 16)]
-        return RNNCell.recur, [cell, normal(1, STEPS, ENVS, 48), normal(ENVS, 16), ~flags(STEPS, ENVS), 0]
+        return RNNCell.sequence, [cell, normal(1, STEPS, ENVS, 3), normal(ENVS, 16), ~flags(STEPS, ENVS), 0]
     if name == "ppo.learn":
         return ppo.learn, on_policy(epochs=2)
     if name == "on_policy.process_and_learn":

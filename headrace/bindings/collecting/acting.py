@@ -6,111 +6,41 @@ bits in a batch of any size, on any number of threads, and however a rollout is 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Hashable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from headrace.bindings.compiled.compiled_acting import (
-    SAMPLE,
-    WORTH_HELP,
-    CompiledOutputs,
-    acting,
-    evaluating,
-    exploring,
-)
-from headrace.bindings.compiled.loss_program import Program, in_memory
-from headrace.bindings.compiled.loss_tries import Tries
-from headrace.core.closure import Reach
+from headrace.bindings.compiled.compiled_acting import WORTH_HELP, CompiledOutputs, acting, evaluating, exploring
+from headrace.bindings.compiled.row_functions import LastFound, ModuleProgram, is_current, looks, made, making
 from headrace.core.fused import AsChosen, register
-from headrace.core.looking import is_noted, note
-from headrace.data.rollout import Group, tree_map
-from headrace.kernels.rows import slots
-from headrace.kernels.rows.reasons import NotRows, of_compiler
 from headrace.kernels.rows.row_plan import block_for
-from headrace.kernels.rows.targets.cpu_program import CpuProgram, Memory
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy, PolicyOutput, kind_of
+from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ
+from headrace.policies.discrete.hybrid_actor_q import HybridActorQ
 from headrace.policies.examination import examine
 from headrace.policies.networks import VectorEncoder
+from headrace.policies.numpy_io import batch_size
 from headrace.policies.q_network import QNetwork
+from headrace.policies.recurrent import RecurrentActorCritic
+from headrace.policies.rnn import RecurrentEncoder
 
-# what act() of each class returns
+# what act() of each class returns, besides a recurrent state
 OUTPUTS: dict[type, tuple[str, ...]] = {
     ActorCritic: ("action", "log_prob", "value"),
+    RecurrentActorCritic: ("action", "log_prob", "value"),
     ActorQ: ("action",),
+    DiscreteActorQ: ("action",),
+    HybridActorQ: ("action",),
     QNetwork: ("action", "value"),
 }
 
-
-class Acts:
-    """A program of a policy, as long as nothing in the policy is replaced or moved. Several threads may call it at
-    once. It does not keep the policy.
-
-    reach: the code that it was made of. copies: inputs of which a copy is read, since they are not float32: they may
-    have other numbers at each call."""
-
-    def __init__(self, program: Program) -> None:
-        self.program, self.reach = program, program.let_go()
-        self.copies = [i for i, x in enumerate(program.registered) if x is not None and in_memory(x) is not x]
-        self._again = sorted({*program.looked_up, *self.copies})  # what may lie elsewhere at each call
-        made = [program.output(i, 1) for i in range(len(program.results))]
-        places = [slots.result(i, *program.code.sizes) for i in range(len(made))]
-        self._outputs = [(place, x.shape[1:], x.dtype) for place, x in zip(places, made, strict=True)]
-        self._free: list[Memory] = []  # that no thread is using
-
-    def run(self, given: tuple[Any, ...]) -> list[Tensor]:
-        """Compute all outputs. given: what the function that it was made of takes."""
-        program, values = self.program, self.program.values(given)
-        rows = values[program.columns[0]].shape[0]
-        threads = self.threads(rows)
-        memory = self.memory(values)
-        memory.prepare(rows, threads)
-        kept, found, words = program.point(memory.words, values, self._again), list[Tensor](), memory.words
-        for place, shape, dtype in self._outputs:
-            output = torch.empty((rows, *shape), dtype=dtype)
-            words[place] = output.data_ptr()
-            found.append(output)
-        memory.run(threads)
-        self._free.append(memory)
-        del kept
-        return found
-
-    def threads(self, rows: int) -> int:
-        """Number of threads where computing so many rows is worth waking others, else 1."""
-        return 1 if self.program.work * rows < WORTH_HELP else self.program.threads(rows)
-
-    def memory(self, values: list[Tensor]) -> Memory:
-        """Memory of a call, in which the addresses of the policy's tensors and the outputs' strides are written. run()
-        gives it back."""
-        try:
-            return self._free.pop()
-        except IndexError:  # a first call, or as many at once as never before
-            memory = Memory(self.program.cpu)
-        self.program.point(memory.words, values)
-        for i in range(len(self._outputs)):
-            self.program.point_output(memory.words, i, self.program.output(i, 1))
-        return memory
+Called: TypeAlias = tuple[CompiledOutputs, tuple[Any, ...]]  # a function, and its arguments: a policy and columns
 
 
-class _Refused(NamedTuple):
-    """A reason why there is no program, and the code that it is about; None where that was not read."""
-
-    reason: str
-    reach: Reach | None
-
-
-class _Last(threading.local):
-    """The program that was found last in a thread, and the ids of what it was found for."""
-
-    call: tuple[int, ...] = ()
-    acts: Acts | None = None
-
-
-_last, _making = _Last(), threading.Lock()
+_last = LastFound()
 
 
 def is_ours(policy: Policy) -> bool:
@@ -123,15 +53,20 @@ def is_ours(policy: Policy) -> bool:
 
 
 def is_own(policy: Policy) -> bool:
-    """True for a policy whose act() these programs serve: of Headrace's classes, and without recurrent state."""
+    """True for a policy whose act() these programs serve."""
     return _is_own(policy, examine(policy).kept)
 
 
 def _is_own(policy: Policy, kept: dict[Any, Any]) -> bool:
     if is_own not in kept:
-        stateless = policy.recurrent == "none" and not policy.state_width
-        kept[is_own] = kind_of(policy) in OUTPUTS and stateless and is_ours(policy)
+        kept[is_own] = kind_of(policy) in OUTPUTS and is_ours(policy)
     return kept[is_own]  # type: ignore[no-any-return]
+
+
+def sees_vectors(policy: Policy) -> bool:
+    """True for a policy of observations that are vectors of float32."""
+    encoder = policy.encoder
+    return type(encoder.encoder if type(encoder) is RecurrentEncoder else encoder) is VectorEncoder
 
 
 def explores_apart(policy: Policy) -> bool:
@@ -139,135 +74,120 @@ def explores_apart(policy: Policy) -> bool:
     return isinstance(policy, QNetwork) and len(policy.exploration) > 1
 
 
-def act_of(policy: Policy, observation: Any, random: Tensor | None) -> Acts | str | bool:
+def act_of(policy: Policy, observation: Any, rnn_state: Any, random: Tensor | None) -> ModuleProgram | str | bool:
     """The program of act() for such arguments, else why there is none; False where that need not be said."""
+    called = called_to_act(policy, observation, rnn_state, random)
+    return False if called is None else _found(*called)
+
+
+def value_of(policy: Policy, observation: Any, rnn_state: Any) -> ModuleProgram | str | bool:
+    """The program of value() for such arguments; else as act_of()."""
+    called = _called_to_evaluate(policy, observation, rnn_state)
+    return False if called is None else _found(*called)
+
+
+def called_to_act(
+    policy: Policy,
+    observation: Any,
+    rnn_state: Any,
+    random: Tensor | None,
+    valid: Tensor | None = None,
+    exploration: Tensor | None = None,
+) -> Called | None:
+    """What computes act() of such arguments, and its own; None where plain PyTorch does. valid: see acting(); None: all
+    rows. exploration: of each row, where explores_apart(); None: the policy's."""
     if random is not None and (random.dtype != torch.float32 or random.shape[1:] != (policy.num_draws,)):
-        return False
-    if random is not None and explores_apart(policy):
-        return _found(policy, exploring(), (observation, random, random[:, 0]))
-    return _found(policy, acting(OUTPUTS[kind_of(policy)]), (observation, None, random, None))
-
-
-def value_of(policy: Policy, observation: Any) -> Acts | str | bool:
-    """The program of value() for such observations; else as act_of()."""
-    return _found(policy, evaluating(), (observation, None))
-
-
-def given_to_act(policy: Policy, observation: Any, random: Tensor | None) -> tuple[Any, ...]:
-    """The arguments with which the program that act_of() finds is called."""
+        return None
+    rnn_state = _state(policy, observation, rnn_state)
+    if rnn_state is None:
+        valid = None
+    elif not _fits(policy, rnn_state) or (policy.use_sde and random is not None):
+        return None  # noise matrices are drawn by whole numbers of 64 bits
+    elif valid is None:
+        valid = torch.ones(len(rnn_state), dtype=torch.bool)
     if random is None or not explores_apart(policy):
-        return policy, observation, None, random, None
+        return acting(OUTPUTS[kind_of(policy)]), (policy, observation, rnn_state, random, valid)
     apart: Any = policy.exploration
-    return policy, observation, random, apart if len(apart) == len(random) else apart.mean().expand(len(random))
+    if exploration is None:
+        exploration = apart if len(apart) == len(random) else apart.mean().expand(len(random))
+    return exploring(), (policy, observation, rnn_state, random, exploration, valid)
 
 
-def _found(policy: Policy, compiled: CompiledOutputs, columns: tuple[Any, ...]) -> Acts | str | bool:
-    """The program of a function of the policy and these arguments, each of which has a row for each row."""
+def _called_to_evaluate(policy: Policy, observation: Any, rnn_state: Any) -> Called | None:
+    rnn_state = None if policy.recurrent == "none" else _state(policy, observation, rnn_state)
+    fits = rnn_state is None or _fits(policy, rnn_state)
+    return (evaluating(), (policy, observation, rnn_state)) if fits else None
+
+
+def _state(policy: Policy, observation: Any, rnn_state: Any) -> Any:
+    """The recurrent state that act() begins with."""
+    begins = rnn_state is None and policy.recurrent != "none"
+    return policy.initial_state(batch_size(observation)) if begins else rnn_state
+
+
+def _fits(policy: Policy, rnn_state: Any) -> bool:
+    if not isinstance(rnn_state, Tensor) or rnn_state.dtype is not torch.float32 or not rnn_state.is_cpu:
+        return False
+    return policy.state_width > 0 and rnn_state.shape[1:] == (policy.state_width,)
+
+
+def _found(compiled: CompiledOutputs, given: tuple[Any, ...]) -> ModuleProgram | str | bool:
+    """The program of a function of a policy and arguments with a row for each row."""
+    policy, *columns = given
     seen = examine(policy)
     if seen.altered:
         return seen.altered
-    if type(policy.encoder) is VectorEncoder and getattr(columns[0], "dtype", None) is not torch.float32:
-        return False  # plain PyTorch says what is wrong
     sizes: set[int] = set()
-    looks = _look(columns, sizes)
-    if looks is None or len(sizes) != 1 or 0 in sizes or not _is_own(policy, seen.kept):
+    look = looks(columns, sizes)
+    if look is None or len(sizes) != 1 or 0 in sizes or not _is_own(policy, seen.kept):
         return False
+    if getattr(columns[0], "dtype", None) is not torch.float32 and sees_vectors(policy):
+        return False  # plain PyTorch says what is wrong
     rows = sizes.pop()
-    key = compiled, looks, block_for(rows)
+    key = compiled, look, block_for(rows)
     found = seen.kept.get(key)
     if found is None or not is_current(found.reach):
-        with _making:
-            found = seen.kept[key] = _made(compiled, (policy, *columns), rows)
-    return found if isinstance(found, Acts) else AsChosen(found.reason)
-
-
-def _look(parts: Iterable[Any], sizes: set[int]) -> Hashable | None:
-    """All of arguments but their numbers and their rows; None for what no program reads. sizes: numbers of rows are
-    added."""
-    looks = list[Hashable]()
-    for x in parts:
-        if x is None:
-            looks.append(None)
-        elif isinstance(x, Tensor):
-            if not x.dim() or x.device.type != "cpu" or x.layout is not torch.strided or x.requires_grad:
-                return None
-            size, *shape = x.shape
-            sizes.add(size)
-            looks += (x.dtype, *shape)
-        elif isinstance(x, Group):
-            names, members = zip(*x, strict=True)
-            if (inner := _look(members, sizes)) is None:
-                return None
-            looks += (names, inner)
-        else:
-            return None
-    return (*looks,)
-
-
-def is_current(reach: Reach | None) -> bool:
-    """True if code is what it was."""
-    if reach is not None and not is_noted(reach):
-        if not reach.is_current():
-            return False
-        note(reach)
-    return True
-
-
-def _made(compiled: CompiledOutputs, given: tuple[Any, ...], rows: int) -> Acts | _Refused:
-    """A program, or why there is none. It is made of SAMPLE rows, whatever their number is."""
-    numbers, reach = torch.arange(SAMPLE) % rows, None
-    policy, *columns = given
-    given = policy, *(tree_map(lambda x: x[numbers], column) for column in columns)
-    try:
-        conditions = compiled._conditions(given, Tries(), block_for(rows))
-        reach = conditions.reach
-        program = compiled._program(given, conditions)
-        if not isinstance(program.code, CpuProgram) or program.code.layout.phases > 1:
-            return _Refused("a row of its result depends on the others", reach)
-        return Acts(program)
-    except NotRows as error:
-        return _Refused(str(error), reach)
-    except Exception as error:  # plain PyTorch is right, whatever the compiler does
-        return _Refused(str(of_compiler(error)), reach)
-
-
-def _answer(found: Acts | str | bool, *call: object) -> bool | str:
-    """True if a kernel serves a call for which this was found; else why not."""
-    _last.acts, _last.call = (found, (*map(id, call),)) if isinstance(found, Acts) else (None, ())
-    return True if isinstance(found, Acts) else found
-
-
-def _noted(*call: object) -> Acts | None:
-    """The program that _answer() was given for this call, if it was the last one."""
-    return _last.acts if _last.call == (*map(id, call),) else None
+        with making:
+            found = seen.kept[key] = made(compiled, given, rows, WORTH_HELP)
+    return found if isinstance(found, ModuleProgram) else AsChosen(found.reason)
 
 
 def _serves(policy: Policy, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool | str:
-    if rnn_state is not None or torch.is_grad_enabled() or kind_of(policy) not in OUTPUTS:
+    if torch.is_grad_enabled() or kind_of(policy) not in OUTPUTS:
         return False
-    return _answer(act_of(policy, observation, random), policy, observation, random)
+    return _last.answer(act_of(policy, observation, rnn_state, random), policy, observation, rnn_state, random)
 
 
 def _serves_value(policy: Policy, observation: Any, rnn_state: Any = None) -> bool | str:
-    if rnn_state is not None or torch.is_grad_enabled() or kind_of(policy) not in OUTPUTS:
+    if torch.is_grad_enabled() or kind_of(policy) not in OUTPUTS:
         return False
-    return _answer(value_of(policy, observation), policy, observation)
+    return _last.answer(value_of(policy, observation, rnn_state), policy, observation, rnn_state)
 
 
 @register("q_network.act", _serves)
+@register("recurrent_actor_critic.act", _serves)
+@register("discrete_actor_q.act", _serves)
+@register("hybrid_actor_q.act", _serves)
 @register("actor_q.act", _serves)
 @register("actor_critic.act", _serves)
 def act(policy: Policy, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
     """Policy.act(), within rounding."""
-    acts = _noted(policy, observation, random) or act_of(policy, observation, random)
-    assert isinstance(acts, Acts)  # else _serves() had said so
-    found = dict(zip(OUTPUTS[kind_of(policy)], acts.run(given_to_act(policy, observation, random)), strict=True))
-    return PolicyOutput(found["action"], found.get("log_prob"), found.get("value"), None)
+    called, names = called_to_act(policy, observation, rnn_state, random), OUTPUTS[kind_of(policy)]
+    assert called is not None  # else _serves() had said so
+    acts = _last.noted(policy, observation, rnn_state, random) or _found(*called)
+    assert isinstance(acts, ModuleProgram)
+    outputs = acts.run(called[1])
+    found = dict(zip(names, outputs, strict=False))
+    after = outputs[len(names)] if len(outputs) > len(names) else None
+    return PolicyOutput(found["action"], found.get("log_prob"), found.get("value"), after)
 
 
+@register("recurrent_actor_critic.value", _serves_value)
 @register("actor_critic.value", _serves_value)
 def value(policy: Policy, observation: Any, rnn_state: Any = None) -> Tensor:
-    """headrace.policies.actor_critic.ActorCritic.value, with the bits of act()."""
-    acts = _noted(policy, observation) or value_of(policy, observation)
-    assert isinstance(acts, Acts)  # else _serves_value() had said so
-    return acts.run((policy, observation, None))[0]
+    """value() of an ActorCritic or a RecurrentActorCritic, with the bits of act()."""
+    called = _called_to_evaluate(policy, observation, rnn_state)
+    assert called is not None  # else _serves_value() had said so
+    acts = _last.noted(policy, observation, rnn_state) or _found(*called)
+    assert isinstance(acts, ModuleProgram)
+    return acts.run(called[1])[0]

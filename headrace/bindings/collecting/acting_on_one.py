@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings.collecting.acting import Acts, act_of, is_current, is_own
+from headrace.bindings.collecting.acting import act_of, called_to_act, is_own, sees_vectors
+from headrace.bindings.compiled.row_functions import ModuleProgram, is_current
 from headrace.core.fused import register
 from headrace.data.flat_dict import FlatDict
 from headrace.kernels.rows import slots
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, kind_of
+from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ
 from headrace.policies.examination import examine
-from headrace.policies.networks import VectorEncoder
 from headrace.policies.numpy_io import to_action
 
 # floating-point operations up to which acting on one observation takes 10 to 40 us: it keeps the GIL meanwhile
@@ -27,15 +28,20 @@ class ActingOnOne:
     """Acts on one observation at a time by a program, while nothing in the policy is replaced or moved. Several threads
     may call it at once."""
 
-    def __init__(self, policy: Policy, acts: Acts, drawn: bool) -> None:
+    def __init__(self, policy: Policy, acts: ModuleProgram, drawn: bool) -> None:
         self.acts, self._drawn = acts, drawn
-        self._num_draws, self._given = policy.num_draws, _given(policy, drawn)
+        called = called_to_act(policy, *_given(policy, drawn))
+        assert called is not None  # else there were no program
+        self._num_draws, self._given = policy.num_draws, called[1][1:]
+        self._width = 0 if policy.recurrent == "none" else policy.state_width
         self._seen, self._space = policy.observation_space, policy.action_space
         self._shape = policy.observation_space.shape or ()
         self._calls: list[_CallOnOne] = []  # that no thread is using
 
-    def act(self, observation: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
-        """As predict(); None where this is no array of one observation."""
+    def act(self, observation: Any, state: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
+        """As predict(); None where this is no array of one observation, or the state is none of one."""
+        if state is not None and not self._is_state(state):
+            return None
         if type(observation) is dict and isinstance(self._seen, FlatDict):
             observation = self._seen.join(observation)
         if type(observation) is not np.ndarray or observation.shape != self._shape:
@@ -47,24 +53,35 @@ class ActingOnOne:
         except IndexError:  # a first call, or as many at once as never before
             call = _CallOnOne(self.acts, self._given)
         call.observation[...] = observation
+        if call.state is not None:
+            if state is None:
+                call.state.zero_()
+            else:
+                call.state.copy_(state)
         if not deterministic:
             draws = torch.rand(1, self._num_draws, generator=generator).numpy()
             if self._drawn:
                 call.random[:] = draws
         call.run(call.address)
-        action = call.action.copy()
+        action, after = call.action.copy(), None if call.after is None else call.after.clone()
         self._calls.append(call)
-        return to_action(self._space, action, single=True)
+        return to_action(self._space, action, single=True), after
+
+    def _is_state(self, state: Any) -> bool:
+        if type(state) is not Tensor or not self._width or state.shape != (1, self._width):
+            return False
+        return state.dtype is torch.float32 and not state.requires_grad
 
 
 class _CallOnOne:
     """A call of the program that reads and writes memory of its own. given: columns of one row, of which it has
-    copies."""
+    copies. state, after: the recurrent state, and that after the step; None without one."""
 
-    def __init__(self, acts: Acts, given: tuple[Tensor, Tensor | None]) -> None:
-        program, (seen, random) = acts.program, given
-        self._columns = seen.clone(), None if random is None else random.clone()
-        values = program.values((None, self._columns[0], None, self._columns[1], None))
+    def __init__(self, acts: ModuleProgram, given: tuple[Any, ...]) -> None:
+        program = acts.program
+        self._columns = [None if column is None else column.clone() for column in given]
+        seen, self.state, random, _ = self._columns
+        values = program.values((None, *self._columns))
         # a training may go on meanwhile
         values = [torch.zeros_like(x) if s.name == UNIFORM else x for s, x in zip(program.sources, values, strict=True)]
         self.memory = memory = acts.memory(values)
@@ -74,8 +91,9 @@ class _CallOnOne:
         for i, output in enumerate(self._outputs):
             program.point_output(memory.words, i, output)
         memory.words[slots.TASK] = slots.ALL
-        self.observation, self.action = self._columns[0].numpy()[0], self._outputs[0].numpy()
-        self.random: Any = None if self._columns[1] is None else self._columns[1].numpy()
+        self.observation, self.action = seen.numpy()[0], self._outputs[0].numpy()
+        self.after = None if self.state is None else self._outputs[-1]
+        self.random: Any = None if random is None else random.numpy()
         native = program.cpu.native
         self.run = native.run_with_gil if program.work <= KEEPS_GIL else native.run
         self.address = memory.words.ctypes.data
@@ -90,10 +108,10 @@ class _Last(threading.local):
 _last = _Last()
 
 
-def _given(policy: Policy, drawn: bool) -> tuple[Tensor, Tensor | None]:
-    """Arguments of act() for one observation."""
+def _given(policy: Policy, drawn: bool) -> tuple[Tensor, None, Tensor | None]:
+    """Arguments of act() for one observation, the first of an episode."""
     seen = torch.zeros(1, *(policy.observation_space.shape or ()))
-    return seen, torch.zeros(1, policy.num_draws) if drawn else None
+    return seen, None, torch.zeros(1, policy.num_draws) if drawn else None
 
 
 def _of(policy: Policy, deterministic: bool) -> ActingOnOne | None:
@@ -102,22 +120,24 @@ def _of(policy: Policy, deterministic: bool) -> ActingOnOne | None:
     found = kept.get((ActingOnOne, drawn))
     if found is not None and is_current(found.acts.reach):
         return found  # type: ignore[no-any-return]
-    if not is_own(policy) or type(policy.encoder) is not VectorEncoder:
+    if not is_own(policy) or not sees_vectors(policy) or (drawn and kind_of(policy) is DiscreteActorQ):
         return None
     acts = act_of(policy, *_given(policy, drawn))
-    if not isinstance(acts, Acts) or acts.copies:
+    if not isinstance(acts, ModuleProgram) or acts.copies:
         return None
     found = kept[ActingOnOne, drawn] = ActingOnOne(policy, acts, drawn)
     return found
 
 
-def _serves(policy: Policy, observation: Any, deterministic: bool, *_: Any) -> bool:
+def _serves(policy: Policy, observation: Any, state: Any, deterministic: bool, *_: Any) -> bool:
     _last.one = _of(policy, deterministic) if type(observation) in (np.ndarray, dict) else None
     return _last.one is not None
 
 
 @register("policy.act_on_one", _serves)
-def act_on_one(policy: Policy, observation: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
+def act_on_one(
+    policy: Policy, observation: Any, state: Any, deterministic: bool, generator: torch.Generator | None
+) -> Any:
     """predict() of one observation, with the bits of act_without_exploration()."""
     one, _last.one = _last.one, None  # which _serves() found
-    return None if one is None else one.act(observation, deterministic, generator)
+    return None if one is None else one.act(observation, state, deterministic, generator)

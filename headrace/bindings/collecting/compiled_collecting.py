@@ -19,7 +19,15 @@ from headrace.bindings.collecting import (
     gpu_collecting,  # noqa: F401 - whose kernels are asked too
     self_play,  # noqa: F401 - whose kernels are asked first
 )
-from headrace.bindings.collecting.acting import OUTPUTS, Acts, act_of, explores_apart, is_ours, is_own, value_of
+from headrace.bindings.collecting.acting import (
+    OUTPUTS,
+    act_of,
+    called_to_act,
+    explores_apart,
+    is_ours,
+    is_own,
+    value_of,
+)
 from headrace.bindings.collecting.part_times import LINE, seconds_of_parts
 from headrace.bindings.compiled.compiled_acting import (
     WORTH_HELP,
@@ -32,6 +40,7 @@ from headrace.bindings.compiled.compiled_acting import (
 from headrace.bindings.compiled.compiled_losses import count_again
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.compiled.placed_program import PlacedProgram
+from headrace.bindings.compiled.row_functions import ModuleProgram
 from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
 from headrace.core.fused import register
@@ -47,8 +56,9 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.base import Policy, is_kind, kind_of
+from headrace.policies.base import Policy, kind_of
 from headrace.policies.heads import HybridHead
+from headrace.policies.recurrent import RecurrentActorCritic
 
 ANNOUNCEMENT = "compiling the collector for compiled policies (once, about 3 s) ..."
 
@@ -81,12 +91,13 @@ class _Acts:
     def _given(self, policy: Policy, rollout: Rollout) -> tuple[Any, ...]:
         """The arguments of what the program is made of, all rows of a rollout."""
         seen, valid = (flatten(column[: rollout.num_steps]) for column in (rollout.observation, rollout.valid))
-        random = self.random.flatten(1).t()
-        if self.exploration is not None:
-            return policy, seen, random, self.exploration.flatten()
-        if self.own:
-            return policy, seen, None, random, None
-        return policy, seen, None if self.states is None else flatten(self.states[:-1]), random, valid
+        random, states = self.random.flatten(1).t(), None if self.states is None else flatten(self.states[:-1])
+        if not self.own:
+            return policy, seen, states, random, valid
+        exploration = None if self.exploration is None else self.exploration.flatten()
+        called = called_to_act(policy, seen, states, random, valid, exploration)
+        assert called is not None  # else it has no program
+        return called[1]
 
     def follow_exploration(self, policy: Any) -> None:
         """Take over the probability of a random action of each environment."""
@@ -272,10 +283,10 @@ def program_of(collector: InlineCollector) -> Program | str | None:
         return None
     given = next_rows(collector)
     if is_own(policy):
-        acts = act_of(policy, given[1], given[3])
-        return acts.program if isinstance(acts, Acts) else None  # act() says why
+        acts = act_of(policy, *given[1:4])
+        return acts.program if isinstance(acts, ModuleProgram) else None  # act() says why
     if is_ours(policy) and not isinstance(getattr(policy, "head", None), HybridHead):
-        return None  # of which the steps of an RNN are compiled, and act() runs in torch wherever it is called
+        return None  # of which act() runs in torch wherever it is called
     if len(getattr(policy, "exploration", ())) > 1:  # one for each environment: what acts is of one row
         return None
     program = acting(tuple(output_columns(rollout))).find(given, lambda: sample(collector))
@@ -306,10 +317,10 @@ def _evaluation(collector: InlineCollector) -> Program | None:
     policy, rollout = collector.policy, collector.rollout
     if not is_own(policy):
         return evaluation_of(collector)
-    if not is_kind(policy, ActorCritic) or "value" not in rollout.columns:
+    if kind_of(policy) not in (ActorCritic, RecurrentActorCritic) or "value" not in rollout.columns:
         return None
-    found = value_of(policy, tree_map(lambda x: x[0], rollout.observation))
-    return found.program if isinstance(found, Acts) else None
+    found = value_of(policy, tree_map(lambda x: x[0], rollout.observation), collector.rnn_state)
+    return found.program if isinstance(found, ModuleProgram) else None
 
 
 def _compiled_step(collector: InlineCollector) -> Call | None:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
-from headrace.bindings.collecting.acting import Acts, act_of, value_of
+from headrace.bindings.collecting.acting import act_of, value_of
 from headrace.bindings.collecting.part_times import LINE, seconds_of_parts
 from headrace.bindings.compiled.placed_program import PlacedProgram
+from headrace.bindings.compiled.row_functions import ModuleProgram
 from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
 from headrace.core.fused import register
@@ -43,7 +44,13 @@ class _Games:
     the policy and its opponents. value: of the policy."""
 
     def __init__(
-        self, env: SelfPlayEnv, policy: ActorCritic, rollout: Rollout, step: Call, acts: list[Acts], value: Acts
+        self,
+        env: SelfPlayEnv,
+        policy: ActorCritic,
+        rollout: Rollout,
+        step: Call,
+        acts: list[ModuleProgram],
+        value: ModuleProgram,
     ) -> None:
         self.env, steps, games = env, rollout.num_steps, rollout.num_envs
         self.steps, self.spent = np.tile(step.slots, (WORKERS, 1)), np.zeros((WORKERS, LINE), np.uint64)
@@ -109,7 +116,7 @@ class _Games:
 
 
 def _players(
-    policies: list[Any], acts: list[Acts], seen: Tensor, draws: np.ndarray, columns: list[Tensor]
+    policies: list[Any], acts: list[ModuleProgram], seen: Tensor, draws: np.ndarray, columns: list[Tensor]
 ) -> list[PlacedProgram]:
     """The programs of policies for the same columns."""
     random = torch.from_numpy(draws[0]).view(-1, int(BLOCK)).t()
@@ -224,8 +231,9 @@ def _games_of(collector: InlineCollector) -> _Games | None:
     env, policy, rollout = collector.env, collector.policy, collector.rollout
     assert isinstance(env, SelfPlayEnv) and isinstance(policy, ActorCritic)
     seen, random = rollout.observation[0], torch.empty(rollout.num_envs, policy.num_draws)
-    acts, value = [act_of(one, seen, random) for one in (policy, *env._rivals)], value_of(policy, seen)
-    if not isinstance(value, Acts) or not all(isinstance(own, Acts) and not own.copies for own in (*acts, value)):
+    acts, value = [act_of(one, seen, None, random) for one in (policy, *env._rivals)], value_of(policy, seen, None)
+    every = (*acts, value)
+    if policy.state_width or not all(isinstance(own, ModuleProgram) and not own.copies for own in every):
         return None
     found: list[Any] = acts
     if len({(own.program.code.sizes, own.program.cpu.layout.outputs, *own.program.columns) for own in found}) > 1:

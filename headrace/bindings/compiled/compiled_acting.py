@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headrace.bindings.compiled.compiled_losses import CompiledLoss
 from headrace.bindings.compiled.loss_tries import Tries
+from headrace.core.fused import traced
 from headrace.core.looking import users_code
 from headrace.data.rollout import tree_map
 from headrace.policies.base import Policy
@@ -35,19 +36,26 @@ def acting(names: tuple[str, ...]) -> CompiledOutputs:
 
     def act(policy: Policy, observation: Any, rnn_state: Any, random: Tensor | None, valid: Any) -> list[Tensor]:
         output = policy.act(observation, rnn_state, random)
-        found = [getattr(output, name) for name in names]
-        return found if rnn_state is None else [*found, torch.where(valid.unsqueeze(1), output.rnn_state, 0.0)]
+        return [*(getattr(output, name) for name in names), *_state_after(output.rnn_state, rnn_state, valid)]
 
     return CompiledOutputs(act)
 
 
+def _state_after(after: Any, before: Any, valid: Any) -> list[Tensor]:
+    """The recurrent state after a step, 0 where the row is masked; nothing without one before it."""
+    return [] if before is None else [torch.where(valid.unsqueeze(1), after, 0.0)]
+
+
 @lru_cache(1)
 def exploring() -> CompiledOutputs:
-    """Make the function that is compiled for QNetwork.explored(): a probability of a random action for each row."""
+    """Make the function that is compiled for QNetwork.explored(): a probability of a random action for each row. The
+    rest is as in acting()."""
 
-    def explored(policy: Any, observation: Any, random: Tensor, exploration: Tensor) -> list[Tensor]:
-        output = policy.explored(observation, None, random, exploration)
-        return [output.action, output.value]
+    def explored(
+        policy: Any, observation: Any, rnn_state: Any, random: Tensor, exploration: Tensor, valid: Any
+    ) -> list[Tensor]:
+        output = policy.explored(observation, rnn_state, random, exploration)
+        return [output.action, output.value, *_state_after(output.rnn_state, rnn_state, valid)]
 
     return CompiledOutputs(explored)
 
@@ -124,7 +132,9 @@ class CompiledOutputs(CompiledLoss):
         """Describe how outputs differ from the plain ones, for these rows and for others. None where they do not."""
         generator = torch.Generator().manual_seed(0)
         for where in ("these rows", "other rows"):
-            wanted, found = self.plain(*arguments), program.compute(program.values(arguments))
+            with traced():  # by no kernel
+                wanted = self.plain(*arguments)
+            found = program.compute(program.values(arguments))
             if why := _far(wanted, found):
                 return f"{why} differs from plain PyTorch's on {where}"
             arguments = tuple(_others(x, generator) for x in arguments)

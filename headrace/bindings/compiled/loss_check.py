@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.core.fused import traced
 from headrace.kernels.rows.tracing.stand_ins import NUMBER, standing_in
 from headrace.kernels.rows.tracing.switches import unchecked
 
@@ -33,7 +34,7 @@ def differs_later(program: Any, arguments: tuple[Any, ...]) -> str | None:
     use the modules meanwhile."""
     values = program.values(arguments)
     buffers = [(values[i], values[i].clone()) for _, i in program.written]
-    with torch.enable_grad(), unchecked():
+    with torch.enable_grad(), unchecked(), traced():  # by no kernel
         returned = program.plain(*arguments)
         wanted = _results(program, returned, [values[i] for _, i in program.learned])
     wanted += [buffer.clone() for buffer, _ in buffers]
@@ -93,7 +94,7 @@ def _plain(
     """Compute the plain function's loss, gradients and metrics with other numbers instead of the arguments' own."""
     numbers = [x.double() if double and x.is_floating_point() else x.detach().clone() for x in numbers]
     made = standing_in(program.plain, arguments, program.given, values, numbers, floats=False)
-    with made as used, torch.enable_grad(), unchecked():
+    with made as used, torch.enable_grad(), unchecked(), traced():
         returned = program.plain(*used.arguments)
     learned = {source.name: tensor for source, tensor in used.learned}
     found = _results(program, returned, [learned[program.sources[i].name] for _, i in program.learned])

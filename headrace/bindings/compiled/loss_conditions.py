@@ -28,6 +28,7 @@ class Conditions:
     tries: of the loss with these modules.
     key: under which the result of the trace is kept on disk; None where something cannot be known.
     block: of rows of the program, see row_plan.block_for(); 0 for any.
+    sums: whether outputs are sums over rows, as gradients are, also without gradients that the trace adds.
     target: what the program is made for.
     """
 
@@ -41,8 +42,10 @@ class Conditions:
         learns: frozenset[int] | None = None,
         by_weights: bool | None = None,
         block: int = 0,
+        sums: bool = False,
     ) -> None:
-        self.gradients, self.by_weights, self.block = gradients, by_weights if gradients else False, block
+        self.gradients, self.block, self.sums = gradients, block, gradients or sums
+        self.by_weights = by_weights if self.sums else False
         self.tries, self._varying = tries, tries.varying
         self.plain, self.given = plain, given(plain, arguments, fixed, learns, tries.varying)
         self.reach = self._reach()
@@ -53,7 +56,8 @@ class Conditions:
     def fixing(self, arguments: tuple[Any, ...], names: frozenset[str]) -> Conditions:
         """Make the same conditions with further numbers as constants."""
         fixed, learns = self.given.fixed | names, self.given.learns
-        return Conditions(self.plain, arguments, self.tries, self.gradients, fixed, learns, self.by_weights, self.block)
+        how = self.by_weights, self.block, self.sums
+        return Conditions(self.plain, arguments, self.tries, self.gradients, fixed, learns, *how)
 
     @property
     def digest(self) -> str:
@@ -110,7 +114,7 @@ class Conditions:
             return target(self.given.device, rows)
         by_weights = rows <= BY_WEIGHTS if self.by_weights is None else self.by_weights
         # acting, of few rows, would pack weights for as long as it multiplies
-        processor = "cpu with tiles" if self.gradients and tiles_permitted() else "cpu"
+        processor = "cpu with tiles" if self.sums and tiles_permitted() else "cpu"
         processor += f" in blocks of {self.block}" if self.block else ""
         return f"{processor} by weights" if by_weights else processor
 

@@ -47,12 +47,11 @@ class WorkQueue:
     call, if the call before was long enough for that.
 
     alone: number of the next calls that use one thread. seconds: time of the last call that was worth several threads.
-    alike: whether all calls do about the same work. Then one thread is used if measurements show that it is faster.
+    choice: one thread is used if measurements show that it is faster.
     """
 
-    def __init__(self, alike: bool = True) -> None:
-        self.alone, self.seconds = 0, 0.0
-        self.choice = ThreadChoice() if alike else None
+    def __init__(self) -> None:
+        self.alone, self.seconds, self.choice = 0, 0.0, ThreadChoice()
 
     def run(self, call: Call, threads: int) -> None:
         """Run a call whose first arguments are 0 and queue_state(): worker 0 in this thread, and workers from 1 in
@@ -66,7 +65,7 @@ class WorkQueue:
             return
         threads, others = min(threads, WORKERS), processes_computing()
         free = cores() - _number_computing(others) if others else threads
-        several = not self.alone and (bool(others) or self.choice is None or self.choice.next())
+        several = not self.alone and (bool(others) or self.choice.next())
         watched = several or self.seconds > MIN_MEASURED  # asking for a thread's time takes 1 us
         began, own = time.perf_counter(), time.thread_time() if watched else 0.0
         if several:
@@ -75,7 +74,7 @@ class WorkQueue:
             _alone(call)
         seconds = time.perf_counter() - began
         waited = watched and seconds > MIN_MEASURED and time.thread_time() - own < BUSY * seconds
-        if self.choice is not None and not self.alone and not others:
+        if not self.alone and not others:
             self.choice.took(several, seconds)
         self.alone, self.seconds = max(self.alone - 1, 0), seconds
         if waited and free > 0:  # else these processes are using the cores

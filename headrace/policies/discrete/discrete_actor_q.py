@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core import rng
+from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import Discrete, Space, action_column
 from headrace.policies.base import Policy, PolicyOutput, inference_block
@@ -100,6 +101,7 @@ class DiscreteActorQ(Policy):
         found: Tensor = self.critics(encoded)
         return found.view(len(found), -1, self.num_actions).transpose(1, 2)
 
+    @fused("discrete_actor_q.act", "headrace.bindings.collecting.acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
         if rnn_state is None and self.recurrent != "none":

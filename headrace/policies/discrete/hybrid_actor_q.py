@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core import rng
+from headrace.core.fused import fused
 from headrace.data.flat_action import FlatAction, is_hybrid, whole
 from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import Box, Discrete, Space, action_column
@@ -136,6 +137,7 @@ class HybridActorQ(Policy):
         number = (choice + self.start).unsqueeze(1).float()
         return _side_by_side(found[:, : self.place], number, found[:, self.place :])
 
+    @fused("hybrid_actor_q.act", "headrace.bindings.collecting.acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
         if rnn_state is None and self.recurrent != "none":

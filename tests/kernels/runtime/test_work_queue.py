@@ -225,7 +225,8 @@ def test_the_main_thread_takes_back_what_no_helper_has_begun():
 
 def test_a_helper_comes_however_soon_a_call_follows_another():
     """A helper may be waking, working, watching for a call, about to stop watching, or asleep."""
-    queue = thread_pool.WorkQueue(alike=False)
+    queue = thread_pool.WorkQueue()
+    queue.choice.next = lambda: True
     for pause in range(300):  # us: it watches for about 100
         began = threading.Event()
 

@@ -200,6 +200,9 @@ def split_(lowering: Lowering, node: Node) -> Lowered:
             del dims[dim], strides[dim]
             found.append(rebuilt(part, dims, strides))
             continue
+        if not lowering.traced.sizes(node, number)[dim][0]:
+            found.append(None)  # which nothing reads
+            continue
         size = lowering.sizes(node, number)[dim]
         found.append(cut(lowering, tensor, dim, Size(at, whole.rows), size))
         at += size.inner

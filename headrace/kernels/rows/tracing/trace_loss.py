@@ -331,12 +331,15 @@ def _refuse_random(graph: Graph) -> None:
 
 
 def _simplify(graph: Graph) -> None:
-    """Remove copies and values that nothing reads, and keep one of equal nodes."""
+    """Remove copies, parts of joins that have no numbers, and values that nothing reads; keep one of equal nodes."""
     known: dict[object, Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
         name = getattr(getattr(node.target, "_overloadpacket", None), "__name__", "").removesuffix("_copy")
+        if name == "cat":
+            kept = [part for part in node.args[0] if _value(part, 0).numel()]  # type: ignore[arg-type, union-attr]
+            node.args = kept or node.args[0], *node.args[1:]  # type: ignore[assignment]
         key = (node.target, repr(node.args), repr(node.kwargs))
         same = node.args[0] if name in COPIES else known.setdefault(key, node)
         if same is not node:

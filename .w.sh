@@ -1,0 +1,1 @@
+while [ -e /tmp/me/quiet ]; do sleep 5; done
