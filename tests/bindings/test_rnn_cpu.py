@@ -60,7 +60,9 @@ def test_many_sequences_have_sums_over_parts():
 def test_the_first_state_may_be_learned():
     core, features, memory, valid = made("lstm")
     memory.requires_grad_()
-    compare((core, features, memory, valid), wanted=[memory, core.weight_input])
+    compare((core, features, memory, valid), 2, wanted=[memory, core.weight_input])
+    core.sequence(features, memory, valid).sum().backward()  # in which it is never learned
+    assert not memory.grad.any()
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

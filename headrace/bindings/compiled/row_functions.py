@@ -52,6 +52,9 @@ class ModuleProgram:
             (place, x.shape[1:] if rows else x.shape, rows, x.dtype)
             for place, x, rows in zip(places, made, program.with_rows, strict=True)
         ]
+        # of which all rows are the same, and one is computed
+        several = zip(program.sizes, program.with_rows, strict=True)
+        self._alike = [i for i, (sizes, rows) in enumerate(several) if not rows and any(power for _, power in sizes)]
         self._free: list[Memory] = []  # that no thread is using
 
     def run(self, given: tuple[Any, ...], moved: bool = False) -> list[Tensor]:
@@ -71,6 +74,8 @@ class ModuleProgram:
         if not moved:
             self._free.append(memory)
         del kept
+        for i in self._alike:
+            found[i] = found[i].expand(rows, *found[i].shape[1:]).clone()
         return found
 
     def threads(self, rows: int) -> int:

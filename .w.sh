@@ -1,1 +1,0 @@
-while [ -e /tmp/me/quiet ]; do sleep 5; done
