@@ -53,6 +53,7 @@ FLOORS = (
     "parallel.cuda",
     "bindings",
     "bindings.compiled",
+    *("bindings.rnn_cpu", "bindings.fused_mlp_cpu"),  # of whose functions row programs are made
     "bindings.collecting",
     "evaluation",
     "checks",

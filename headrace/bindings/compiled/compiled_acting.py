@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -118,12 +118,17 @@ def evaluate_last(collector: InlineCollector) -> None:
 
 
 class CompiledOutputs(CompiledLoss):
-    """A function of rows without gradients."""
+    """A function of rows, to which tracing adds no gradients. sums: whether outputs are sums over rows."""
+
+    def __init__(self, plain: Callable[..., Any], by_weights: bool | None = None, sums: bool = False) -> None:
+        super().__init__(plain, by_weights)
+        self.sums = sums
 
     def _conditions(self, arguments: tuple[Any, ...], tries: Tries, block: int = 0) -> Conditions:
         from headrace.bindings.compiled.loss_conditions import Conditions
 
-        return Conditions(self.plain, arguments, tries, gradients=False, block=block)
+        how = {"gradients": False, "by_weights": self.by_weights, "sums": self.sums}
+        return Conditions(self.plain, arguments, tries, **how, block=0 if self.sums else block)
 
     def _differs_later(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
         return self._differs(program, arguments)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from headrace.bindings.compiled.compiled_acting import SAMPLE, CompiledOutputs
-from headrace.bindings.compiled.loss_conditions import Conditions
 from headrace.bindings.compiled.loss_program import Program, in_memory
 from headrace.bindings.compiled.loss_tries import Tries
 from headrace.core.closure import Reach
@@ -145,7 +144,7 @@ def made(compiled: CompiledOutputs, given: tuple[Any, ...], rows: int, worth: fl
         program = compiled._program(given, conditions)
         if not isinstance(program.code, CpuProgram):
             return Refused("it is no program for the CPU", reach)
-        if program.code.layout.phases > 1 and not isinstance(compiled, _Pullback):
+        if program.code.layout.phases > 1 and not compiled.sums:
             return Refused("a row of its result depends on the others", reach)
         return ModuleProgram(program, worth)
     except NotRows as error:
@@ -154,16 +153,10 @@ def made(compiled: CompiledOutputs, given: tuple[Any, ...], rows: int, worth: fl
         return Refused(str(of_compiler(error)), reach)
 
 
-class _Pullback(CompiledOutputs):
-    """A vector-Jacobian product: gradients of columns, and of parameters, which are sums over rows."""
-
-    def _conditions(self, arguments: tuple[Any, ...], tries: Tries, block: int = 0) -> Conditions:
-        return Conditions(self.plain, arguments, tries, gradients=False, by_weights=self.by_weights, sums=True)
-
-
 @lru_cache(PULLBACKS)
-def _pullback(plain: Callable[..., Tensor], wanted: tuple[bool, ...], by_weights: bool) -> _Pullback:
-    """The gradients of columns, and of parameters of the module behind them, from that of the output. wanted: which."""
+def _pullback(plain: Callable[..., Tensor], wanted: tuple[bool, ...], by_weights: bool) -> CompiledOutputs:
+    """The vector-Jacobian product: gradients of columns, and of parameters of the module behind them, which are sums
+    over rows, from that of the output. wanted: which."""
 
     def pulled(module: nn.Module, gradient: Tensor, *columns: Tensor) -> Any:
         with torch.enable_grad():
@@ -173,7 +166,7 @@ def _pullback(plain: Callable[..., Tensor], wanted: tuple[bool, ...], by_weights
             found = torch.autograd.grad(plain(module, *given), chosen, gradient, allow_unused=True)
         return [torch.zeros_like(x) if g is None else g for x, g in zip(chosen, found, strict=True)]
 
-    return _Pullback(pulled, by_weights)
+    return CompiledOutputs(pulled, by_weights, sums=True)
 
 
 class Programs(NamedTuple):
