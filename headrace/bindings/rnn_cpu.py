@@ -19,6 +19,7 @@ _last = LastFound()
 def _function(burn_in: int) -> RowFunction:
     """Outputs [N, K, T, size] of N sequences, from states [N, K * width], valid [N, T] and features [N, T, inputs] of
     each of K cells, which lie in memory as networks output them."""
+
     def outputs(rnn: RNNCell, rnn_state: Tensor, valid: Tensor, *features: Tensor) -> Tensor:
         steps_first = torch.stack(features).transpose(1, 2)
         return rnn.sequence(steps_first, rnn_state, valid.t(), burn_in).movedim(2, 0)

@@ -197,9 +197,9 @@ class Policy(nn.Module):
         bool [N], True where an episode begins; the recurrent state is then initial_state(). Raises ValueError for an
         observation whose shape differs from the space's.
         """
-        if state is None or episode_start is None:
-            if (one := self.act_on_one(observation, state, deterministic, generator)) is not None:
-                return one  # type: ignore[no-any-return]
+        goes_on = state is None or episode_start is None
+        if goes_on and (one := self.act_on_one(observation, state, deterministic, generator)) is not None:
+            return one  # type: ignore[no-any-return]
         with torch.no_grad():
             device = self.device
             batch, single = to_batch(self.observation_space, observation, device)

@@ -79,7 +79,10 @@ def test_one_observation_gets_the_bits_of_a_batch(kind):
         found = [same(policy, row, deterministic, seed) for seed, row in enumerate(seen)]
         assert len({np.asarray(action).tobytes() for action in found}) > 1
     np.testing.assert_array_equal([policy.predict(row)[0] for row in seen], policy.predict(seen)[0])
-    assert policy.act_on_one(seen, None, True, None) is None and policy.act_on_one(seen[0].tolist(), None, True, None) is None
+    assert (
+        policy.act_on_one(seen, None, True, None) is None
+        and policy.act_on_one(seen[0].tolist(), None, True, None) is None
+    )
 
 
 @pytest.mark.parametrize("kind", ["masked", "SAC with goals"])

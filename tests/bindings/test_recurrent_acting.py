@@ -68,7 +68,7 @@ def test_steps_are_those_of_plain_torch(name):
     policy, generator = prepared(name), torch.Generator().manual_seed(2)
     for drawn in (True, False):
         state = policy.initial_state(70)
-        for step in range(4):
+        for _ in range(4):
             seen = torch.randn(70, 5, generator=generator)
             random = torch.rand(70, policy.num_draws, generator=generator) if drawn else None
             assert kernel_of(type(policy).act, policy, seen, state, random) is acting.act
@@ -95,7 +95,9 @@ def first(actions):
 
 def equal(one, other):
     """Two actions, of which hybrid ones are tuples, are equal."""
-    for mine, theirs in zip(*(action if isinstance(action, tuple) else (action,) for action in (one, other)), strict=True):
+    for mine, theirs in zip(
+        *(action if isinstance(action, tuple) else (action,) for action in (one, other)), strict=True
+    ):
         np.testing.assert_array_equal(mine, theirs)
 
 
@@ -164,7 +166,9 @@ def test_ways_to_collect_have_the_same_bits(name, cell):
         assert kernel_of(steps, sources[0], 0) is compiled_collecting.steps
     ended = False
     for _ in range(3):
-        first, *others = (collected(source, together) for source, together in zip(sources, (True, False, True), strict=True))
+        first, *others = (
+            collected(source, together) for source, together in zip(sources, (True, False, True), strict=True)
+        )
         for other in others:
             for column in first:
                 assert torch.equal(first[column], other[column]), column
