@@ -197,8 +197,8 @@ class Policy(nn.Module):
         bool [N], True where an episode begins; the recurrent state is then initial_state(). Raises ValueError for an
         observation whose shape differs from the space's.
         """
-        goes_on = state is None or episode_start is None
-        if goes_on and (one := self.act_on_one(observation, state, deterministic, generator)) is not None:
+        continues = state is None or episode_start is None
+        if continues and (one := self.act_on_one(observation, state, deterministic, generator)) is not None:
             return one  # type: ignore[no-any-return]
         with torch.no_grad():
             device = self.device

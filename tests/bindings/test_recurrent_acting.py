@@ -137,7 +137,7 @@ class ByHalves(InlineCollector):
 
 
 def collector(kind, name, cell):
-    """Of 20 environments, whose episodes end within a rollout in CartPole."""
+    """Make a collector of 20 environments. In CartPole episodes end within a rollout."""
     env = envs.make(name, 20, backend="cpu", threads=1)
     policy = RecurrentActorCritic(env.observation_space, env.action_space, cell, 10, hidden=(12,), seed=3)
     with torch.no_grad():

@@ -80,6 +80,7 @@ class _CallOnOne:
     def __init__(self, acts: ModuleProgram, given: tuple[Any, ...]) -> None:
         program = acts.program
         self._columns = [None if column is None else column.clone() for column in given]
+        seen: Any
         seen, self.state, random, _ = self._columns
         values = program.values((None, *self._columns))
         # a training may go on meanwhile

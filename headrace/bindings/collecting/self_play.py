@@ -232,15 +232,15 @@ def _games_of(collector: InlineCollector) -> _Games | None:
     assert isinstance(env, SelfPlayEnv) and isinstance(policy, ActorCritic)
     seen, random = rollout.observation[0], torch.empty(rollout.num_envs, policy.num_draws)
     acts, value = [act_of(one, seen, None, random) for one in (policy, *env._rivals)], value_of(policy, seen, None)
-    every = (*acts, value)
+    every: tuple[Any, ...] = (*acts, value)
     if policy.state_width or not all(isinstance(own, ModuleProgram) and not own.copies for own in every):
         return None
-    found: list[Any] = acts
+    *found, of_value = every
     if len({(own.program.code.sizes, own.program.cpu.layout.outputs, *own.program.columns) for own in found}) > 1:
         return None
     step = env.env.target.bound(env._inner)  # type: ignore[attr-defined]
     lie = [column for _, column in each_column(rollout.columns, rollout)]
-    return _games.get(lambda: _Games(env, policy, rollout, step, found, value), rollout, step, value, *acts, *lie)
+    return _games.get(lambda: _Games(env, policy, rollout, step, found, of_value), rollout, step, value, *acts, *lie)
 
 
 @register("collector.steps", serves, DIGESTS["collector.steps"], (InlineCollector,))

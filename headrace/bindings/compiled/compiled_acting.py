@@ -127,8 +127,10 @@ class CompiledOutputs(CompiledLoss):
     def _conditions(self, arguments: tuple[Any, ...], tries: Tries, block: int = 0) -> Conditions:
         from headrace.bindings.compiled.loss_conditions import Conditions
 
-        how = {"gradients": False, "by_weights": self.by_weights, "sums": self.sums}
-        return Conditions(self.plain, arguments, tries, **how, block=0 if self.sums else block)
+        block = 0 if self.sums else block
+        return Conditions(
+            self.plain, arguments, tries, gradients=False, by_weights=self.by_weights, block=block, sums=self.sums
+        )
 
     def _differs_later(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
         return self._differs(program, arguments)

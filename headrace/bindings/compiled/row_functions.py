@@ -185,7 +185,7 @@ class Programs(NamedTuple):
 
 
 class LastFound(threading.local):
-    """What a thread has found last, and the ids of the arguments that it was found for."""
+    """Programs that a thread has found last, and the ids of the arguments that they were found for."""
 
     call: tuple[int, ...] = ()
     found: Any = None
@@ -197,7 +197,7 @@ class LastFound(threading.local):
         return True if serves else found or False
 
     def noted(self, *call: object) -> Any:
-        """What answer() was given for this call, if it was the last one; else None."""
+        """Programs that answer() was given for this call, if it was the last one; else None."""
         return self.found if self.call == (*map(id, call),) else None
 
 
