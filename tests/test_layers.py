@@ -53,7 +53,6 @@ FLOORS = (
     "parallel.cuda",
     "bindings",
     "bindings.compiled",
-    *("bindings.rnn_cpu", "bindings.fused_mlp_cpu"),  # of whose functions row programs are made
     "bindings.collecting",
     "evaluation",
     "checks",

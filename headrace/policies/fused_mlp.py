@@ -31,7 +31,7 @@ class FusedMLP(nn.Sequential):
         return stacked(self, input)
 
 
-@fused.fused("fused_mlp", "headrace.bindings.fused_mlp_cpu")
+@fused.fused("fused_mlp", "headrace.bindings.compiled.compiled_fused_mlp")
 def stacked(network: nn.Sequential, input: Tensor) -> Tensor:
     """Compute all layers, one after the other."""
     return nn.Sequential.forward(network, input)

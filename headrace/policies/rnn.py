@@ -50,7 +50,7 @@ class RNNCell(nn.Module):
         state = self._step(self._project(features), self._stacked(rnn_state))
         return state[..., : self.size], self._unstacked(state)
 
-    @fused("rnn.sequence", "headrace.bindings.rnn_cpu")
+    @fused("rnn.sequence", "headrace.bindings.compiled.compiled_rnn")
     def sequence(self, features: Tensor, rnn_state: Tensor, valid: Tensor, burn_in: int = 0) -> Tensor:
         """Outputs [K, T, N, size] of T steps, from features [K, T, N, inputs] and the initial recurrent state.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace.bindings import rnn_cpu
-from headrace.bindings.compiled import loss_program, row_functions
+from headrace.bindings.compiled import compiled_rnn, loss_program, row_functions
 from headrace.core import fused
 from headrace.core.fused import kernel_of, plain_only
 from headrace.kernels.runtime.thread_pool import WorkQueue
@@ -34,7 +33,7 @@ def learned(core, features, memory, valid, burn_in=0, wanted=()):
 
 
 def is_served(core, features, memory, valid, burn_in=0):
-    return kernel_of(RNNCell.sequence, core, features, memory, valid, burn_in) is rnn_cpu.sequence
+    return kernel_of(RNNCell.sequence, core, features, memory, valid, burn_in) is compiled_rnn.sequence
 
 
 def compare(given, burn_in=0, wanted=()):
