@@ -294,7 +294,7 @@ def sorts_rows(net: nn.Module, x: Tensor) -> Tensor:
 
 
 def cuts_to_nothing(net: nn.Module, x: Tensor) -> Tensor:
-    return net(torch.cat([x, x[:, :0]], 1)).mean()  # cuts_to_nothing
+    return net(x).mean() + x[:, :0].sum()  # cuts_to_nothing
 
 
 def signs_of_integers(net: nn.Module, x: Tensor) -> Tensor:
