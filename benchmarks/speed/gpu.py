@@ -35,7 +35,7 @@ LEAST = 8.0  # seconds in which a part may come to something
 
 
 class Part(NamedTuple):
-    """What is measured, in at most so many seconds."""
+    """Part of a run, which takes so many seconds at most."""
 
     call: Callable[[Card], None]
     limit: float

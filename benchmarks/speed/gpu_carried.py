@@ -39,7 +39,7 @@ STEPS = 32  # of the rollouts of `iterations`
 
 
 def assembler() -> str | None:
-    """Where ptxas is: in the path, in CUDA's toolkit, or in NVIDIA's wheels."""
+    """Path of ptxas: in the path, in CUDA's toolkit, or in NVIDIA's wheels."""
     site = Path(torch.__file__).parents[1]
     places = [_WHEELS.format(site=site, part=part) for part in ("cuda_nvcc", "cu*")] + ["/usr/local/cuda*/bin"]
     folders = [folder for place in places for folder in sorted(glob.glob(place))]
@@ -131,7 +131,7 @@ def of_training(algorithm: str, env: str, rows: int, steps: int, **settings: Any
 
 
 def requests() -> list[Any]:
-    """What gpu.py asks for, as far as it is known before."""
+    """Programs that gpu.py asks for, as far as they are known before."""
     from functools import partial
 
     from benchmarks.speed.gpu_losses import CASES

@@ -1,4 +1,4 @@
-"""What a GPU reaches at most: bytes copied, float32 multiply-adds, products on tensor cores."""
+"""Ceilings of a GPU: bytes copied, float32 multiply-adds, products on tensor cores."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def ceilings(card: Card) -> None:
 
 
 def _launches(card: Card, name: str, text: str) -> Callable[[], object]:
-    """What launches a kernel; in a dry run it is compiled alone."""
+    """Make a function that launches a kernel. In a dry run the kernel is only compiled."""
     if card.dry:
         code = ptx(f"sm_90\n{text}")
         assert f".entry {name}".encode() in code

@@ -1,4 +1,4 @@
-"""How long a loss with its gradients would take a GPU that did nothing but arithmetic, or nothing but reading and
+"""Times that a loss with its gradients would take a GPU that did nothing but arithmetic, or nothing but reading and
 writing, next to what was measured: the table of docs/gpu.md.
 
     python -m benchmarks.speed.gpu_expected --write
@@ -25,7 +25,7 @@ FLOAT = 4  # bytes
 
 
 class Work(NamedTuple):
-    """What a row of a minibatch takes: floating-point operations of products, bytes of the GPU's memory."""
+    """Work of a row of a minibatch: floating-point operations of products, bytes of the GPU's memory."""
 
     flop: int
     bytes: int

@@ -131,7 +131,7 @@ def measured(card: Card, name: str, rows: int) -> None:
 
 
 def ways_of_losses(card: Card) -> dict[str, tuple[str, Callable[[], AbstractContextManager[object]]]]:
-    """By name, the precision in which a loss is computed, and what it runs within."""
+    """Ways to compute a loss, by name: the precision, and the context that it runs within."""
     found: dict[str, Any] = {"plain": ("float32", nullcontext), "compiled": ("float32", nullcontext)}
     found["compiled, tensor cores"] = "float32", tensor_cores
     tf32 = {"plain, TF32": ("tf32", nullcontext), "compiled, TF32": ("tf32", tensor_cores)}

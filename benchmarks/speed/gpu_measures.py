@@ -109,8 +109,8 @@ def _ways(card: Card, name: str, num_copies: int, backend: str) -> None:
 
 
 def ways_of_iterations(card: Card) -> dict[str, tuple[str, Callable[[], AbstractContextManager[object]]]]:
-    """By name, the precision in which an iteration computes, and what it runs within. The kernels of numba-cuda come
-    last: once offered, they serve."""
+    """Ways to run an iteration, by name: the precision, and the context that it runs within. The kernels of numba-cuda
+    come last: once offered, they serve."""
     found: dict[str, Any] = {f"plain torch, {name}": (name, plain_only) for name in card.of(PRECISIONS, PRECISIONS[:1])}
     found |= {"row programs": ("float32", nullcontext), "row programs, tensor cores": ("float32", tensor_cores)}
     found |= card.of({"row programs, TF32": ("tf32", tensor_cores)}, {})
@@ -176,7 +176,7 @@ def learners(card: Card) -> None:
 
 
 def way_of(trainer: Trainer) -> str:
-    """How its iterations ran."""
+    """Describe how its iterations ran."""
     if trainer._graph is None:
         return "step by step"
     return f"refused: {trainer._graph.refused}" if trainer._graph.refused else "graph"

@@ -37,7 +37,7 @@ ROWS, WIDTH = 32_768, 64  # of the loss that is profiled
 
 
 def tool(name: str) -> str | None:
-    """Where one of NVIDIA's tools is: in the path, in CUDA's toolkit, or in a wheel."""
+    """Path of one of NVIDIA's tools: in the path, in CUDA's toolkit, or in a wheel."""
     site = Path(torch.__file__).parents[1]
     folders = [folder for place in (*PLACES, WHEELS.format(site=site)) for folder in sorted(glob.glob(place))]
     return shutil.which(name) or next((f"{x}/{name}" for x in folders if Path(x, name).is_file()), None)

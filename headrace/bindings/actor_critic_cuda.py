@@ -74,7 +74,7 @@ def text(policy: ActorCritic) -> str:
 
 
 class Known(NamedTuple):
-    """What these kernels make of a policy as it is now: why they do not know it, or what they are made for."""
+    """Facts about a policy as it is now: the reason why the kernels do not support it, or the architecture."""
 
     reason: str | None
     architecture: Architecture | None  # None also where its parameters are not in one buffer
@@ -94,7 +94,7 @@ def known(policy: Any) -> Known:
 
 
 def _why_not(policy: Any) -> str | None:
-    """What the kernels lack of what those of the CPU know."""
+    """Reason why these kernels do not support a policy that the CPU's do. None where they support it."""
     if policy.shared or policy.masked or policy.layer_norm:
         return AsChosen("on a GPU it is for networks without shared layers, action masks and layer normalisation")
     if policy.critic_hidden != policy.hidden:
@@ -110,7 +110,7 @@ def _why_not(policy: Any) -> str | None:
 
 
 def architecture_of(policy: ActorCritic, flat: Tensor) -> Architecture:
-    """That of a policy whose parameters are views of `flat`."""
+    """Find the architecture of a policy whose parameters are views of `flat`."""
     actor, critic = list[Layer](), list[Layer]()
     for mlp, out, layers in ((policy.actor, policy.actor_out, actor), (policy.critic, policy.critic_out, critic)):
         dense_layer(out, trunk_layers(mlp, layers, policy.activation, flat), IDENTITY, layers, flat)
@@ -120,7 +120,7 @@ def architecture_of(policy: ActorCritic, flat: Tensor) -> Architecture:
 
 
 def _architecture(policy: ActorCritic) -> Architecture:
-    """Of a policy that the kernels know."""
+    """Architecture of a policy that the kernels support."""
     found = known(policy).architecture
     assert found is not None  # else it was refused
     return found
@@ -129,7 +129,7 @@ def _architecture(policy: ActorCritic) -> Architecture:
 def serves_acting(
     policy: ActorCritic, observation: Any, rnn_state: Any = None, random: Tensor | None = None
 ) -> bool | str:
-    """Whether a batch of observations is on a GPU, and the kernels know the policy; else the reason."""
+    """Tell whether a batch of observations is on a GPU, and the kernels support the policy; else give the reason."""
     if not isinstance(observation, Tensor) or observation.device.type != "cuda" or not batch_size(observation):
         return False
     if torch.is_grad_enabled() or policy.critic_out.weight.device != observation.device:
@@ -172,7 +172,7 @@ def value(policy: ActorCritic, observation: Tensor, rnn_state: Any = None) -> Te
 
 
 def serves_steps(collector: InlineCollector, first_step: int | Tensor) -> bool:
-    """Whether acting is by these kernels, which can read and write the rollout's columns where they lie."""
+    """Tell whether these kernels act, which can read and write the rollout's columns where they lie."""
     policy, rollout = collector.policy, collector.rollout
     if rollout.device.type != "cuda" or not is_kind(policy, ActorCritic) or rollout.num_envs != collector.env.num_envs:
         return False
@@ -220,7 +220,7 @@ def serves_learning(
     reduce: Reduce = one_learner,
     loss: Loss | None = None,
 ) -> bool | str:
-    """Whether the rollout is on a GPU, and the kernels know policy and optimizer; else the reason."""
+    """Tell whether the rollout is on a GPU, and the kernels support policy and optimizer; else give the reason."""
     if rollout.device.type != "cuda" or size_of(reduce) > 1 or loss is not None or is_adaptive(config):
         return False
     reason = why_not_adam(optimizer, any_beta1=True, any_beta2=True) or why_not_learn(policy, optimizer)
@@ -233,7 +233,7 @@ def serves_learning(
 
 
 def _fit(policy: Any, rollout: Rollout, targets: Targets, order: Tensor) -> bool:
-    """Whether all columns are of the dtypes and shapes that the kernel reads."""
+    """Tell whether all columns are of the dtypes and shapes that the kernel reads."""
     shape, on = rollout.reward.shape, rollout.reward.device
     return (
         fits(targets.valid, torch.bool, *shape, device=on)
@@ -255,7 +255,7 @@ def _columns_fit(policy: Any, rollout: Rollout, *columns: Tensor) -> bool:
 
 
 def _too_wide(policy: Any, minibatch_size: int) -> bool:
-    """Whether plain torch is faster: for wide layers, of which a block has few rows, and large minibatches."""
+    """Tell whether plain torch is faster: for large minibatches of wide layers, of which a block has few rows."""
     tile = tile_of(_architecture(policy), minibatch_size, multiprocessors(policy.device))
     return tile is not None and tile.rows < ROWS[0] and minibatch_size > WIDE
 
@@ -310,7 +310,7 @@ def learn(
 
 
 def _metrics(sums: Tensor, number: int, config: PPOConfig) -> dict[str, Tensor]:
-    """As the plain function's, from sums [minibatches, 5]."""
+    """Compute the plain function's metrics from sums [minibatches, 5]."""
     gain, error, entropy, clipped, _ = sums.mean(0)
     loss = -gain + config.value_coef * error - config.entropy_coef * entropy
     found = (-gain, error, -entropy, loss, clipped, sums[-number:, 4].mean())

@@ -25,7 +25,7 @@ CLASSES = (
 
 
 def encoded_rows(policy: ActorCritic, observation: Tensor) -> Tensor:
-    """What the policy's layers read of R observations before normalisation, [F, R], each row contiguous."""
+    """Features of R observations that the policy's layers read, before normalisation: [F, R], each row contiguous."""
     size = policy.encoder.size
     rows = (observation if observation.dim() == 2 else observation.reshape(len(observation), size)).t()
     return rows if rows.stride(1) == 1 else rows.contiguous()

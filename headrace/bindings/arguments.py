@@ -1,5 +1,5 @@
-"""Whether tensors are what a kernel reads. Kernels trust dtypes, shapes and devices: others would be read as garbage,
-or beyond their end. Where something does not fit the plain function runs, which converts it or says what is wrong."""
+"""Checks that tensors are what a kernel reads. Kernels trust dtypes, shapes and devices: others would be read as
+garbage, or beyond their end. Where something does not fit the plain function runs, which converts it or says what is wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISFIT = "its arguments are not of the dtypes and shapes that it was written for
 
 
 def fits(x: Tensor, dtype: torch.dtype, *shape: int, device: Device = "cpu") -> bool:
-    """Whether x is a tensor of this dtype, shape and device; "cuda" stands for any GPU."""
+    """Tell whether x is a tensor of this dtype, shape and device; "cuda" stands for any GPU."""
     if not isinstance(x, Tensor) or x.dtype != dtype or x.shape != shape or x.layout != torch.strided:
         return False
     on = x.device
@@ -22,12 +22,12 @@ def fits(x: Tensor, dtype: torch.dtype, *shape: int, device: Device = "cpu") -> 
 
 
 def whole(*numbers: int | Tensor | Device) -> bool:
-    """Whether all of these are whole numbers."""
+    """Tell whether all of these are whole numbers."""
     return all(isinstance(x, int | np.integer) for x in numbers)
 
 
 def gae_columns_fit(device: str, columns: tuple[Tensor, ...], numbers: tuple[float, ...]) -> bool:
-    """Whether reward, value, next_value, terminated, truncated and the numbers are what a kernel of gae() reads."""
+    """Tell whether reward, value, next_value, terminated, truncated and the numbers are what a kernel of gae() reads."""
     reward, *_ = columns
     if not isinstance(reward, Tensor) or reward.dim() != 2 or reward.device.type != device or not reward.numel():
         return False
@@ -41,7 +41,7 @@ def gae_columns_fit(device: str, columns: tuple[Tensor, ...], numbers: tuple[flo
 
 
 def draws_fit(seed: int, purpose: int, steps: int, envs: int, draws: int, first_env: int) -> bool:
-    """Whether a kernel can number these draws: it counts environments in 32 bits."""
+    """Tell whether a kernel can number these draws: it counts environments in 32 bits."""
     if not whole(seed, purpose, steps, envs, draws, first_env):
         return False
     return min(steps, envs, draws) > 0 and 0 <= purpose <= MASK and 0 <= first_env <= MASK + 1 - envs

@@ -32,7 +32,7 @@ class Bound(Generic[Held]):
         return None if found is None else found[1]
 
     def last(self, owner: object) -> Held:
-        """What get() gave last for this owner, without looking whether it is stale."""
+        """Object that get() gave last for this owner. It is not checked whether it is stale."""
         return self._held[owner][1]
 
     def get(self, make: Callable[[], Held], owner: object, *depends_on: object) -> Held:
@@ -49,5 +49,5 @@ def _key(depends_on: tuple[object, ...]) -> list[object]:
 
 
 def place(parameter: Tensor, flat: Tensor) -> int:
-    """Where a parameter begins in the buffer that it is a view of."""
+    """Index at which a parameter begins in the buffer that it is a view of."""
     return (parameter.data_ptr() - flat.data_ptr()) // flat.element_size()

@@ -1,4 +1,4 @@
-"""What the GPU's kernels serve: one rule for all of them, asked at every call.
+"""Rule for calls that the GPU's kernels serve: the same for all of them, asked at every call.
 
 A kernel serves a policy of the classes that it was written for, as examine() finds them, whose parameters are views of
 one float32 buffer. Where it does not, plain torch runs, and the reason is printed.
@@ -37,7 +37,7 @@ _ROLES = {"actor": (MLP,), "critic": (MLP,), "actor_out": (Readout,), "critic_ou
 
 
 class Verdict(NamedTuple):
-    """What holds of a policy as it is now."""
+    """Facts about a policy as it is now."""
 
     acting: str | None  # why kernels cannot compute its outputs; None where they can
     learning: str | None  # why kernels cannot compute its gradients
@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(policy: Policy) -> Verdict:
-    """What kernels can do for this policy, as it is now. Takes some microseconds."""
+    """Find what kernels can do for this policy, as it is now. Takes some microseconds."""
     found = examine(policy)
     if Verdict not in found.kept:
         reason = _why_not(policy) or found.altered
@@ -54,7 +54,7 @@ def verdict(policy: Policy) -> Verdict:
 
 
 def why_not_learn(policy: Policy, optimizer: Adam) -> str | None:
-    """Why kernels cannot compute this policy's gradients in the optimizer's buffer; None where they can."""
+    """Reason why kernels cannot compute this policy's gradients in the optimizer's buffer. None where they can."""
     _, learning, flat = verdict(policy)
     if learning is None and (flat is None or flat.data_ptr() != optimizer.flat.data_ptr()):
         return "parameters are not float32 views of the optimizer's buffer"
@@ -64,7 +64,7 @@ def why_not_learn(policy: Policy, optimizer: Adam) -> str | None:
 def why_not_adam(
     optimizer: Any, any_beta1: bool = False, any_beta2: bool = False, any_decay: bool = False
 ) -> str | None:
-    """Why kernels cannot take this optimizer's steps; None where they can."""
+    """Reason why kernels cannot take this optimizer's steps. None where they can."""
     if type(optimizer) is not Adam:
         return f"it is written for the Adam of this package, not for {type(optimizer).__name__}"
     if not ((any_beta1 or optimizer.beta1 == BETA1) and (any_beta2 or optimizer.beta2 == BETA2)):
@@ -104,7 +104,7 @@ def _why_not(policy: Policy) -> str | None:
 
 
 def _odd(name: str, part: nn.Module, policy: ActorCritic) -> str | None:
-    """How a part differs from what its constructor makes."""
+    """Describe how a part differs from what its constructor makes."""
     if not isinstance(part, MLP):
         return None
     if part.activation != policy.activation or part._activate is not ACTIVATIONS[part.activation]:

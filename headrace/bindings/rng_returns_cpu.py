@@ -83,7 +83,7 @@ def _fill(steps: int, draws: int, envs: int) -> SharedCall:
 
 
 def shuffles(seed: int, number: int, size: int) -> bool:
-    """Whether the kernel gives torch's permutations of this size."""
+    """Tell whether the kernel gives torch's permutations of this size."""
     return whole(seed, number, size) and number > 0 and 0 < size < MOST_SHUFFLED and _shuffles_as_torch()
 
 
@@ -104,7 +104,7 @@ def _shuffle(number: int, size: int) -> SharedCall:
 
 @functools.cache
 def _shuffles_as_torch() -> bool:
-    """Whether this version of torch shuffles in the way that the kernel does."""
+    """Tell whether this version of torch shuffles in the way that the kernel does."""
     return torch.equal(shuffled(7, 2, 1_000), rng.shuffled.plain(7, 2, 1_000))  # type: ignore[attr-defined]
 
 

@@ -38,7 +38,7 @@ def stacked(network: nn.Sequential, input: Tensor) -> Tensor:
 
 
 def pays(widest: int, batch: int, differentiable: bool) -> bool:
-    """Whether the compiled stack is as fast as torch or faster: by its widest layer and the samples in a batch.
+    """Tell whether the compiled stack is at least as fast as torch, by its widest layer and the samples in a batch.
 
     From benchmarks/speed/fused_mlp.py. Small batches do not fill a block of 64; wide layers with few samples spend
     their time on weights and their gradients, where BLAS is better.
@@ -83,7 +83,7 @@ def stack_of(network: nn.Sequential) -> Stack | None:
 
 
 def _ordinary(input: Any) -> bool:
-    """Whether this is a plain call on plain tensors, without tracing, transforms or autocast."""
+    """Tell whether this is a plain call on plain tensors, without tracing, transforms or autocast."""
     return (
         type(input) is Tensor
         and not torch.jit.is_tracing()

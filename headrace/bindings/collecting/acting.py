@@ -94,8 +94,10 @@ def called_to_act(
     valid: Tensor | None = None,
     exploration: Tensor | None = None,
 ) -> Called | None:
-    """What computes act() of such arguments, and its own; None where plain PyTorch does. valid: see acting(); None: all
-    rows. exploration: of each row, where explores_apart(); None: the policy's."""
+    """Find the program of act() for such arguments, and its own arguments. None where plain PyTorch computes it.
+
+    valid: see acting(); None for all rows. exploration: of each row, where explores_apart(); None for the policy's.
+    """
     if random is not None and (random.dtype != torch.float32 or random.shape[1:] != (policy.num_draws,)):
         return None
     rnn_state = _state(policy, observation, rnn_state)

@@ -39,7 +39,7 @@ class ActingOnOne:
         self._calls: list[_CallOnOne] = []  # that no thread is using
 
     def act(self, observation: Any, state: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
-        """As predict(); None where this is no array of one observation, or the state is none of one."""
+        """Same as predict(). None where the observation or the state is not that of one environment."""
         if state is not None and not self._is_state(state):
             return None
         if type(observation) is dict and isinstance(self._seen, FlatDict):

@@ -36,7 +36,7 @@ LEFT_OUT = ("append_and_learn", "batch_rows", "add_metrics")  # methods that the
 
 
 def _can_be_called(algorithm: OffPolicy[Any], number: int) -> bool:
-    """Whether the compiled loop can do what the algorithm's methods do for learning."""
+    """Tell whether the compiled loop can do what the algorithm's methods do for learning."""
     kind = type(algorithm)
     if any(getattr(kind, name) is not getattr(OffPolicy, name) for name in LEFT_OUT):
         return False
@@ -72,7 +72,7 @@ _loops: Bound[Loop] = Bound()
 
 
 def serves(algorithm: OffPolicy[Any], number: int) -> bool:
-    """Whether minibatches of this algorithm's replay buffer are drawn and learned by programs of its losses."""
+    """Tell whether minibatches of this algorithm's replay buffer are drawn and learned by programs of its losses."""
     return _can_be_called(algorithm, number) and _call(algorithm, number) is not None
 
 
@@ -85,7 +85,7 @@ def learn(algorithm: OffPolicy[Any], number: int) -> dict[str, Tensor]:
 
 
 def serves_steps(collector: LearningCollector, random: Tensor) -> bool:
-    """Whether the compiled loop does all but, perhaps, acting and the environments' steps."""
+    """Tell whether the compiled loop does all but, perhaps, acting and the environments' steps."""
     algorithm = collector.algorithm
     if not collects(collector, random):
         return False

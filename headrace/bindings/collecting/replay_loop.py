@@ -203,7 +203,7 @@ def _priorities(replay: Replay, drawn: int) -> Priorities:
 
 
 def draws(algorithm: OffPolicy[Any], number: int) -> bool:
-    """Whether a compiled call draws minibatches of the algorithm's replay buffer."""
+    """Tell whether a compiled call draws minibatches of the algorithm's replay buffer."""
     replay = algorithm.replay
     if replay is None or type(replay) not in (Replay, PrioritizedReplay) or algorithm.intrinsic is not None:
         return False
@@ -217,7 +217,7 @@ def draws(algorithm: OffPolicy[Any], number: int) -> bool:
 
 
 def collects(collector: LearningCollector, random: Tensor) -> bool:
-    """Whether a compiled call reads and writes the columns of a collector's rollout."""
+    """Tell whether a compiled call reads and writes the columns of a collector's rollout."""
     rollout = collector.rollout
     if rollout.env is not None or rollout.device.type != "cpu" or random.dtype != torch.float32:
         return False
@@ -233,7 +233,7 @@ def compiled_step(collector: LearningCollector) -> Any:
 
 
 def _side_by_side(rollout: Rollout) -> bool:
-    """Whether entry (t, n) of every column lies at t * N + n."""
+    """Tell whether entry (t, n) of every column lies at t * N + n."""
     scalars = [rollout.reward, *(getattr(rollout, name) for name in FLAGS)]
     vectors = [x[:, :, 0] for x in (rollout.observation, rollout.action) if x.dim() == 3]
     if rollout.observation.dim() != 3 or rollout.action.dim() not in (2, 3):

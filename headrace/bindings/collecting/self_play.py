@@ -204,7 +204,7 @@ _games: Bound[_Games] = Bound()
 
 
 def serves(collector: InlineCollector, first_step: int | Tensor) -> bool:
-    """Whether the games are compiled for the CPU, and all policies act by programs."""
+    """Tell whether the games are compiled for the CPU, and all policies act by programs."""
     env, policy, rollout = collector.env, collector.policy, collector.rollout
     if type(env) is not SelfPlayEnv or "step" in vars(env) or not acts_as_written(collector):
         return False

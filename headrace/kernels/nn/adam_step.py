@@ -47,7 +47,7 @@ def store_scale(numbers, index, scale):
 
 @njit(**INNER)
 def load_scale(numbers, index):
-    """What store_scale() stored."""
+    """Read the number that store_scale() stored."""
     return numbers[index], numbers[index + _1], numbers[index + _2]
 
 

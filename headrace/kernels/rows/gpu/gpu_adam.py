@@ -66,7 +66,7 @@ def _squares(calls: KernelCalls) -> None:
 
 
 def _groups(calls: KernelCalls) -> None:
-    """Of each group of numbers in the block's memory the sum, in order, in place of its first."""
+    """Write the sum of each group of numbers in the block's memory, taken in order, in place of its first."""
     step = _step(calls)
     b = step.b
     with b.when(b.less("%tid", GROUP)):
@@ -116,7 +116,7 @@ def _adam(calls: KernelCalls) -> None:
 
 
 def _move(b: ThreadBody, at: str) -> None:
-    """As torch._fused_adam_ does, with the gradient divided by max(norm / max_norm, 1)."""
+    """Write the step that torch._fused_adam_ takes, with the gradient divided by max(norm / max_norm, 1)."""
     norm = FLOATS["sqrt"](b, _total(b))
     excess = b.floats("fdiv", norm, "%max_norm.f")
     small = b.new(f"or i1 {compare(b, 'olt', excess, b.number(1))}, {_is_infinite(b, '%max_norm.f')}")
@@ -142,7 +142,7 @@ def _is_infinite(b: ThreadBody, x: str) -> str:
 
 
 def _entry() -> str:
-    """Of the text for the CPU: both kernels, one after the other."""
+    """Entry point of the text for the CPU: both kernels, one after the other."""
     b = ThreadBody(1)
     blocks, count = (b.new(f"load i64, ptr {b.at('%slots', str(slot), 'i64')}, align 8") for slot in (BLOCKS, COUNT))
     with b.loop(blocks) as part:

@@ -42,7 +42,7 @@ class KernelCalls:
 
     @property
     def part(self) -> str:
-        """Which block of threads this is."""
+        """Number of this block of threads."""
         if not self.gpu:
             return "%part"
         return self.b.new('call i64 asm sideeffect "mov.b64 $0, $1;", "=l,l"(i64 %part)')
@@ -131,8 +131,8 @@ class KernelCalls:
 
     @contextmanager
     def blocks(self, first: int, count: int) -> Iterator[str]:
-        """What is written within this is done by `count` blocks of threads, of which `first` is the first: the number
-        of each."""
+        """Let `count` blocks of threads, of which `first` is the first, do what is written within this block. Yields
+        the number of each."""
         own = self.b.new(f"sub i64 {self.part}, {first}")
         with self.b.when(self.b.less(own, count)):
             yield own

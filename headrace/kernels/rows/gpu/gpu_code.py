@@ -1,4 +1,4 @@
-"""From LLVM assembly to PTX, which a GPU's driver makes machine code of. Needs no GPU."""
+"""Translation of LLVM assembly to PTX, which a GPU's driver makes machine code of. Needs no GPU."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _is_large(value: Outer) -> bool:
 
 
 def gradients_of(plan: Plan) -> Gradients:
-    """Which gradients of a plan are computed apart."""
+    """Find the gradients of a plan that are computed apart."""
     sharing = Counter(plan.sums.values())
     values = [value for phase in plan.phases for value in phase.steps if isinstance(value, Outer)]
     large = [v for v in values if _is_large(v) and sharing[plan.sums[v]] == 1]
@@ -109,7 +109,7 @@ def keep_step(step: ThreadStep, view: View, width: int) -> None:
 
 
 def tile_step(step: ThreadStep, apart: Apart, width: int, chunks: int) -> None:
-    """Of tile %tile, and the rows of chunk %chunk, the sum, to %sums. The factors' %rows rows are at %kept, `width`
+    """Write the sum of tile %tile over the rows of chunk %chunk to %sums. The factors' %rows rows are at %kept, `width`
     numbers apart."""
     b, (n, k), (high, wide) = step.b, apart.value.shape, apart.sides
     whole = n % COLUMNS == k % COLUMNS == step.lanes % DEPTH == 0

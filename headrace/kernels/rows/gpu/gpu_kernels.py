@@ -355,7 +355,7 @@ class _Target:
         calls.call(step, [], [("%data", calls.result(position))], numbers)
 
     def _entry(self) -> str:
-        """Of a program for the CPU: all kernels, one after the other."""
+        """Entry point of a program for the CPU: all kernels, one after the other."""
         b = ThreadBody(1)
         at = b.at("%slots", str(slots.PARTS), "i64")
         parts = b.new(f"load i64, ptr {at}, align 8")

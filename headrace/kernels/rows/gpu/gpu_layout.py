@@ -64,7 +64,7 @@ class Places:
         return found, size
 
     def _other_sums(self) -> tuple[dict[int, int], int]:
-        """By their places in the plan, where a part's sums begin that are not computed apart; and how many numbers."""
+        """Offsets of a part's sums that are not computed apart, by their places in the plan; and their length."""
         found, size = dict[int, int](), 0
         for value, place in self.plan.sums.items():
             if value not in self.gradients.apart and place not in found:
@@ -73,5 +73,5 @@ class Places:
         return found, size
 
     def sum_at(self, value: Value) -> int:
-        """Where a sum's accumulators begin, in the first part: after those of gradients that are computed apart."""
+        """Offset of a sum's accumulators in the first part: after those of gradients that are computed apart."""
         return self.gradients.size + self._sums[self.plan.sums[value]]

@@ -32,14 +32,14 @@ FULL = 128  # blocks of rows, of fewer of which a block has fewer rows: a GPU ha
 
 
 def target(device: torch.device, rows: int) -> str:
-    """What kernels are made for: the GPU, about how many rows, and what products take of tensor cores."""
+    """Name of what kernels are made for: the GPU, about how many rows, and how products use tensor cores."""
     about = max(rows, MANY).bit_length()
     processor = architecture(device) if device.type == "cuda" else "threads"
     return f"{processor} {wanted(rows)} {about} {tensor_cores()}"
 
 
 def tensor_cores() -> str:
-    """What products take of a GPU's tensor cores: nothing, by default, since no GPU has measured it yet. With
+    """Way in which products use a GPU's tensor cores: "", not at all, by default, since it was not measured yet. With
     HEADRACE_TENSOR_CORES=1 "split", as exact as float32, or "plain" where torch's products are TF32, too."""
     if os.environ.get("HEADRACE_TENSOR_CORES", "0") != "1":
         return ""
@@ -123,7 +123,7 @@ def _loaded(code: bytes, device: torch.device) -> Kernels | Native:
 
 
 class GpuMemory:
-    """What one call of a program works in. words: its argument slots; in and out are the caller's."""
+    """Memory that one call of a program works in. words: its argument slots; in and out are the caller's."""
 
     def __init__(self, program: GpuProgram, rows: int) -> None:
         self.program, layout = program, program.layout

@@ -131,14 +131,14 @@ def _terms(value: Value) -> int:
 
 
 def width_of(value: Value, lanes: int) -> int:
-    """How many lanes a thread takes at a time."""
+    """Number of lanes that a thread takes at a time."""
     if not value.rows or isinstance(value, Sort | Pick):
         return 1
     return WIDTH if value.size * lanes // WIDTH >= THREADS else 1
 
 
 def split_of(value: Value, lanes: int) -> int:
-    """How many threads share each of a reduction's numbers; 1 where none does."""
+    """Number of threads that share each of a reduction's numbers; 1 where none does."""
     if not isinstance(value, Reduce) or is_sum(value) or len(value.inner) != 1 or value.inner[0] < SPLIT:
         return 1
     if value.function not in STARTS or value.dtype == I32:
@@ -244,7 +244,7 @@ def lane_sum_step(step: ThreadStep, value: Reduce) -> None:
 
 
 def lanes_added_step(step: ThreadStep, value: Reduce) -> None:
-    """Of the accumulators of rows' own threads, at %lanes, the sum, largest or smallest, to %sums."""
+    """Write the sum, largest or smallest of the accumulators of rows' own threads, at %lanes, to %sums."""
     b = step.b
     with b.share(value.size) as i:
         first = b.at("%lanes", b.times(i, step.lanes))

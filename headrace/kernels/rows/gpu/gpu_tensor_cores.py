@@ -128,7 +128,7 @@ class _Thread:
         return [halves[half][j] for j in range(TILES) for half in (0, 1)]
 
     def _loaded(self, factor: Factor, k: str, first: str, count: int) -> list[list[str]]:
-        """Of a term of the first half of DEPTH, and of the second, so many numbers."""
+        """Load `count` numbers of a term of the first half of DEPTH, and as many of the second half."""
         b, found = self.b, []
         for half in (0, DEPTH // 2):
             at = b.plus(b.times(b.plus(k, self.within, half), factor.stride), first)
@@ -230,7 +230,7 @@ def _imitation(module: Module) -> str:
     b = ThreadBody(1)
 
     def held(base: str, thread: tuple[str, str], register: str) -> tuple[str, str]:
-        """Where a thread, the second of so many groups of four, has a number."""
+        """Row and column of the number that a thread, the second of so many groups of four, has in a register."""
         group, within = thread
         return base, b.plus(b.times(register, WARP), b.times(group, 4), within)
 

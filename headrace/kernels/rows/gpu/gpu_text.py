@@ -1,4 +1,4 @@
-"""What a function for a GPU's threads is written with: a thread's share of a loop, conditions, kinds of memory.
+"""Text of functions for a GPU's threads: a thread's share of a loop, conditions, kinds of memory.
 
 A step is a function that each thread of a block calls with its number. Threads wait for each other between steps, never
 within one, so that the same functions can be run on the CPU: a step's threads one after the other.
@@ -62,7 +62,7 @@ class ThreadBody(Body):
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """What is written within this is done where the condition holds."""
+        """Do what is written within this block where the condition holds."""
         self._names += 1
         yes, no = f"yes{self._names}", f"no{self._names}"
         self.do(f"br i1 {condition}, label %{yes}, label %{no}")
@@ -75,7 +75,7 @@ class ThreadBody(Body):
 
     @contextmanager
     def when_all(self, pairs: list[tuple[str, int]]) -> Iterator[None]:
-        """What is written within this is done where each index is below its number."""
+        """Do what is written within this block where each index is below its number."""
         with ExitStack() as stack:
             for index, count in pairs:
                 stack.enter_context(self.when(self.less(index, count)))
@@ -83,7 +83,7 @@ class ThreadBody(Body):
 
     @contextmanager
     def share(self, total: int, thread: str = "%tid", threads: int = THREADS) -> Iterator[str]:
-        """What is written within this is done for each of `total` numbers, by whichever thread it falls to."""
+        """Do what is written within this block for each of `total` numbers, divided among the threads."""
         if total == threads:
             yield thread
         elif total % threads == 0:
@@ -99,7 +99,7 @@ class ThreadBody(Body):
 
     @contextmanager
     def single(self) -> Iterator[None]:
-        """What is written within this is of one number at a time."""
+        """Write operations on one number at a time within this block."""
         self.width, width = 1, self.width
         yield
         self.width = width
