@@ -1,4 +1,4 @@
-"""Everything that needs a GPU, in one command of at most 540 seconds, which prints JSON after every part.
+"""Measurements that need a GPU, in one command of at most 540 seconds, which prints JSON after every part.
 
     python -m benchmarks.speed.gpu --output results.json
     python -m benchmarks.speed.gpu --dry                    # without a GPU: each part's code, on the CPU, in a moment

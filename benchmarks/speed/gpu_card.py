@@ -47,7 +47,7 @@ class Card:
 
     @contextmanager
     def kernels(self) -> Iterator[None]:
-        """Inside, losses are compiled for this device; in a dry run as for a GPU."""
+        """Compile losses for this device within this block; in a dry run as for a GPU."""
         if not self.dry:
             yield
             return
@@ -114,7 +114,7 @@ class Card:
 
 @contextmanager
 def tensor_cores() -> Iterator[None]:
-    """Inside, compiled losses multiply on tensor cores."""
+    """Let compiled losses multiply on tensor cores within this block."""
     before = os.environ.get(SWITCH)
     os.environ[SWITCH] = "1"
     try:

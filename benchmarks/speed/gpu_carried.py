@@ -102,7 +102,7 @@ def build(folder: Path, program: str, requests: Sequence[Any]) -> int:
 
 @contextmanager
 def _replaced(compiled: Any) -> Iterator[None]:
-    """Inside, losses are compiled as for a GPU, by this function, and nothing of it is kept."""
+    """Compile losses as for a GPU within this block, by this function, and keep nothing of it."""
     before = loss_conditions.on_gpu, gpu_program.compiled, loss_program.recorded
     loss_conditions.on_gpu, gpu_program.compiled = lambda device: True, compiled
     loss_program.recorded = lambda key, places, read, make, again: make()

@@ -1,5 +1,6 @@
 """Checks that tensors are what a kernel reads. Kernels trust dtypes, shapes and devices: others would be read as
-garbage, or beyond their end. Where something does not fit the plain function runs, which converts it or says what is wrong."""
+garbage, or beyond their end. Where something does not fit the plain function runs, which converts it or says what is
+wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def whole(*numbers: int | Tensor | Device) -> bool:
 
 
 def gae_columns_fit(device: str, columns: tuple[Tensor, ...], numbers: tuple[float, ...]) -> bool:
-    """Tell whether reward, value, next_value, terminated, truncated and the numbers are what a kernel of gae() reads."""
+    """Tell whether reward, value, next_value, terminated, truncated and the numbers are what gae()'s kernels read."""
     reward, *_ = columns
     if not isinstance(reward, Tensor) or reward.dim() != 2 or reward.device.type != device or not reward.numel():
         return False

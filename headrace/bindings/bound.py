@@ -12,7 +12,7 @@ Held = TypeVar("Held")
 
 
 class Bound(Generic[Held]):
-    """At most one object for each owner (a policy, a rollout), dropped with its owner.
+    """Holder of at most one object for each owner (a policy, a rollout), dropped with its owner.
 
     An object is stale, and made again, once anything it depends on differs: a tensor by the address of its data,
     anything else by equality.

@@ -231,7 +231,7 @@ class Rows(_Acts):
         self.placed.memory.words[slots.TASK] = slots.ALL  # for callers of the program's address
 
     def begin(self, collector: InlineCollector, random: Tensor) -> None:
-        """Before the first row of a rollout. random: the draws of its rows, [T, N, num_draws]."""
+        """Prepare for the first row of a rollout. random: the draws of its rows, [T, N, num_draws]."""
         self.random[:, : len(random)] = random.permute(2, 0, 1)
         self.take(collector, collector.rollout.num_envs)
 

@@ -112,10 +112,10 @@ class _Plainly:
     act = staticmethod(LearningCollector.act)
 
     def begin(self, collector: LearningCollector, random: Tensor) -> None:
-        """Nothing is to be done."""
+        """Do nothing: a call of its own begins and ends."""
 
     def end(self, collector: LearningCollector) -> None:
-        """Nothing is to be done."""
+        """Do nothing: a call of its own begins and ends."""
 
 
 _plainly = _Plainly()

@@ -48,13 +48,13 @@ class Acts(Protocol):
     """Acts in place of the loop's own actor, in a rollout that a collector fills."""
 
     def begin(self, collector: LearningCollector, random: Tensor) -> None:
-        """Before the first row. random: the draws of all rows."""
+        """Prepare for the first row. random: the draws of all rows."""
 
     def act(self, collector: LearningCollector, t: int, random: Tensor) -> None:
         """Fill row t with what the policy outputs."""
 
     def end(self, collector: LearningCollector) -> None:
-        """After the last row."""
+        """Finish after the last row."""
 
 
 class Loop:

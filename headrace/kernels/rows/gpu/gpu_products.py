@@ -181,7 +181,7 @@ def _starts(step: ThreadStep, value: Product, first: str, height: int) -> list[s
 
 
 def _numbers(b: ThreadBody, base: str, at: str, count: int) -> list[str]:
-    """So many numbers side by side, several in a value where they lie aligned."""
+    """Load `count` numbers that lie side by side, several in a value where they are aligned."""
     if count % WIDTH:
         return [b.load(base, b.plus(at, i), one=True) for i in range(count)]
     b.width, width = WIDTH, b.width

@@ -159,7 +159,7 @@ class GpuMemory:
             kernels.launch(name, blocks or self.parts, THREADS, shared, address)
 
     def give_back(self) -> None:
-        """Nothing: no other call uses this memory."""
+        """Do nothing: no other call uses this memory."""
 
 
 class GpuAdam:
