@@ -112,10 +112,10 @@ class _Plainly:
     act = staticmethod(LearningCollector.act)
 
     def begin(self, collector: LearningCollector, random: Tensor) -> None:
-        """Do nothing: a call of its own begins and ends."""
+        """Do nothing: each step acts by itself."""
 
     def end(self, collector: LearningCollector) -> None:
-        """Do nothing: a call of its own begins and ends."""
+        """Do nothing: each step acts by itself."""
 
 
 _plainly = _Plainly()
