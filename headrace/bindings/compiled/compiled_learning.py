@@ -81,10 +81,11 @@ def _program(
     unit = policy.sequence_length
     if inspect.ismethod(loss):
         return "its loss is a method of an object that changes; a staticmethod (policy, batch, config) is compiled"
-    if size // unit < FEWEST:
+    own = unit > 1 and str(getattr(loss, "__module__", "")).startswith("headrace.")  # sums over sequences, and no more
+    if size // unit < FEWEST and not own:
         return f"minibatches of {size // unit} rows are learned in plain PyTorch; it is for {FEWEST} or more"
     share, whole = torch.zeros((), device=columns["valid"].device), _units(columns, unit)
-    few = lambda: (policy, _first(whole, size // unit), config, share)  # noqa: E731
+    few = lambda: (policy, _first(whole, max(size // unit, FEWEST)), config, share)  # noqa: E731
     arguments = few() if share.is_cuda else (policy, whole, config, share)  # a program for a GPU is for so many rows
     return compiled(loss, unit, size).find(arguments, few, size // unit, reduce)
 
