@@ -40,14 +40,10 @@ def stacked(network: nn.Sequential, input: Tensor) -> Tensor:
 def pays(widest: int, batch: int, differentiable: bool) -> bool:
     """Tell whether the compiled stack is at least as fast as torch, by its widest layer and the samples in a batch.
 
-    From benchmarks/speed/fused_mlp.py. Small batches do not fill a block of 64; wide layers with few samples spend
-    their time on weights and their gradients, where BLAS is better.
+    From benchmarks/speed/fused_mlp.py, which has no layers wider than 512. A call takes 10 us more than torch's, and
+    50 us with gradients: little work does not make up for them.
     """
-    if batch < 64:
-        return widest <= 64
-    if not differentiable:
-        return widest <= 512
-    return widest <= (128 if batch < 512 else 256)
+    return widest <= 512 and widest * batch >= (8192 if differentiable else 2048)
 
 
 _KINDS = (nn.Parameter, Tensor)

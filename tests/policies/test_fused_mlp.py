@@ -238,12 +238,16 @@ def test_transforms_autocast_and_tracing_are_plain_torchs(calls):
 
 def test_torch_where_that_is_faster(calls, monkeypatch):
     monkeypatch.setattr(fused_mlp, "pays", PAYS)
-    network, wide = stack([4, 64, 3]), stack([4, 200, 3])
-    wide(torch.randn(8, 4))
-    wide(torch.randn(256, 4))
-    assert calls == []
-    network(torch.randn(8, 4))
-    wide(torch.randn(512, 4))
+    network, wide, wider = stack([4, 64, 3]), stack([4, 200, 3]), stack([4, 600, 3])
+    network(torch.randn(64, 4))
+    wide(torch.randn(32, 4))
+    wider(torch.randn(256, 4))
     with torch.no_grad():
-        wide(torch.randn(256, 4))
+        network(torch.randn(8, 4))
+        wider(torch.randn(256, 4))
+    assert calls == []
+    network(torch.randn(128, 4))
+    wide(torch.randn(64, 4))
+    with torch.no_grad():
+        network(torch.randn(32, 4))
     assert calls == ["evaluate"] * 3
