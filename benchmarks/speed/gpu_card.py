@@ -125,9 +125,9 @@ def tensor_cores() -> Iterator[None]:
             os.environ[SWITCH] = before
 
 
-def errors_of(told: Callable[..., None], facts: Row, call: Callable[[], object]) -> None:
+def errors_of(tell: Callable[..., None], facts: Row, call: Callable[[], object]) -> None:
     """Call something; where it fails, tell a row with its error, and go on."""
     try:
         call()
     except Exception as error:
-        told(**facts, error=f"{type(error).__name__}: {str(error)[:1000]}")
+        tell(**facts, error=f"{type(error).__name__}: {str(error)[:1000]}")

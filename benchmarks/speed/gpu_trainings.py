@@ -66,6 +66,22 @@ def _trainer(card: Card, algorithm: str, env: str, **settings: Any) -> Trainer:
     return Trainer(algorithm, env, **where | settings)
 
 
+def _tell_rate(card: Card, trainer: Trainer, warm_up: int, seconds: float, facts: dict[str, Any]) -> None:
+    """Tell a row with the steps per second of so many seconds, after `warm_up` iterations. Closes the trainer."""
+    try:
+        for _ in range(warm_up):
+            trainer.iterate()
+        steps = trainer.steps
+        began = time.perf_counter()
+        trainer.iterate()
+        while time.perf_counter() - began < seconds:
+            trainer.iterate()
+        rate = (trainer.steps - steps) / (time.perf_counter() - began)
+        card.tell(**facts, way=way_of(trainer), sps=rate)
+    finally:
+        trainer.close()
+
+
 def device_env(card: Card) -> None:
     """PPO with environments on the CPU: compiled ones and Gymnasium's, learned from on the GPU and on the CPU."""
     for backend in ("cpu", "inline"):
@@ -78,18 +94,7 @@ def _device_env(card: Card, facts: dict[str, Any]) -> None:
     where = {"backend": facts["backend"], "device": facts["device"]}
     sizes = card.of({"num_envs": 64, "num_steps": 128, "minibatch_size": 2048}, {"num_envs": 4, "num_steps": 8})
     trainer = _trainer(card, "ppo", facts["env"], **where, **sizes)
-    try:
-        for _ in range(card.of(3, 1)):
-            trainer.iterate()
-        steps = trainer.steps
-        began = time.perf_counter()
-        trainer.iterate()
-        while time.perf_counter() - began < 5 * card.seconds:
-            trainer.iterate()
-        rate = (trainer.steps - steps) / (time.perf_counter() - began)
-        card.tell(**facts, way=way_of(trainer), sps=rate)
-    finally:
-        trainer.close()
+    _tell_rate(card, trainer, card.of(3, 1), 5 * card.seconds, facts)
 
 
 def crossover(card: Card) -> None:
@@ -114,18 +119,8 @@ def simulator(card: Card) -> None:
         return
     envs = card.of(2048, 8)
     trainer = _trainer(card, "ppo", SIMULATORS[name], num_envs=envs, num_steps=card.of(24, 4), epochs=1)
-    try:
-        for _ in range(card.of(5, 1)):
-            trainer.iterate()
-        steps = trainer.steps
-        began = time.perf_counter()
-        trainer.iterate()
-        while time.perf_counter() - began < 10 * card.seconds:
-            trainer.iterate()
-        rate = (trainer.steps - steps) / (time.perf_counter() - began)
-        card.tell(simulator=name, env=SIMULATORS[name], num_envs=envs, way=way_of(trainer), sps=rate)
-    finally:
-        trainer.close()
+    facts = {"simulator": name, "env": SIMULATORS[name], "num_envs": envs}
+    _tell_rate(card, trainer, card.of(5, 1), 10 * card.seconds, facts)
 
 
 def solved(card: Card) -> None:

@@ -1,4 +1,4 @@
-"""Environment that waits for others where it is told to, so that tests of the order depend on no clock."""
+"""Environment that waits for others where it is asked to, so that tests of the order depend on no clock."""
 
 from __future__ import annotations
 
