@@ -19,7 +19,7 @@ from headrace.algorithms.reduce import Reduce, loss_and_metrics, one_learner, si
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_learning
-from headrace.bindings.compiled.compiled_losses import DEVICES, FEWEST, CompiledLoss
+from headrace.bindings.compiled.compiled_losses import DEVICES, FEWEST, CompiledLoss, too_few
 from headrace.bindings.compiled.gradient_call import GradientCall
 from headrace.bindings.compiled.loss_learner import LossLearner
 from headrace.bindings.compiled.loss_program import Program
@@ -82,8 +82,8 @@ def _program(
     if inspect.ismethod(loss):
         return "its loss is a method of an object that changes; a staticmethod (policy, batch, config) is compiled"
     own = unit > 1 and str(getattr(loss, "__module__", "")).startswith("headrace.")  # sums over sequences, and no more
-    if size // unit < FEWEST and not own:
-        return f"minibatches of {size // unit} rows are learned in plain PyTorch; it is for {FEWEST} or more"
+    if not own and (reason := too_few(size // unit)):
+        return reason
     share, whole = torch.zeros((), device=columns["valid"].device), _units(columns, unit)
     few = lambda: (policy, _first(whole, max(size // unit, FEWEST)), config, share)  # noqa: E731
     arguments = few() if share.is_cuda else (policy, whole, config, share)  # a program for a GPU is for so many rows

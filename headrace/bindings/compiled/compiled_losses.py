@@ -35,6 +35,13 @@ _BY_NAMES = "it takes arguments as **kwargs"
 _compared: set[str] = set()  # keys of programs that this process has compared
 
 
+def too_few(rows: int) -> str | None:
+    """Reason why losses of minibatches of so many rows are not compiled. None where they are."""
+    if rows >= FEWEST:
+        return None
+    return f"minibatches of {rows} rows are learned in plain PyTorch; it is for {FEWEST} or more"
+
+
 class CompiledLoss:
     """A loss with its gradients; made by compile().
 

@@ -17,7 +17,7 @@ from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_learning
 from headrace.bindings.compiled.compiled_learning import computed
-from headrace.bindings.compiled.compiled_losses import DEVICES, FEWEST, CompiledLoss
+from headrace.bindings.compiled.compiled_losses import DEVICES, CompiledLoss, too_few
 from headrace.bindings.compiled.loss_conditions import Conditions
 from headrace.bindings.compiled.loss_tries import Tries
 from headrace.bindings.compiled.objective_learner import ObjectiveLearner, Part
@@ -132,8 +132,8 @@ def arguments_of(
 def why_not(objectives: Sequence[Objective], rows: int) -> str | None:
     """Reason why no compiled call takes the optimizers' steps along these losses. None where one does. rows: of a
     minibatch, or its sequences."""
-    if rows < FEWEST:
-        return f"minibatches of {rows} rows are learned in plain PyTorch; it is for {FEWEST} or more"
+    if reason := too_few(rows):
+        return reason
     for objective in objectives:
         for optimizer in objective.optimizers:
             if (reason := why_not_adam(optimizer, any_beta1=True, any_beta2=True, any_decay=True)) is not None:
