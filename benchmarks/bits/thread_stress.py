@@ -60,7 +60,9 @@ def questions(policy: Policy) -> list[tuple[Any, Any]]:
         seen = seen.astype(space.dtype)
         if isinstance(space, FlatDict):
             seen[:, space.features :] = seen[:, space.features :] > 0
-        found.append((seen[0] if number % 10 == 0 else seen, policy.initial_state(rows)))
+        state = policy.initial_state(rows)
+        state = None if state is None else state.numpy()
+        found.append((seen[0] if number % 10 == 0 else seen, state))
     return found
 
 

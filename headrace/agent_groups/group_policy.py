@@ -130,6 +130,8 @@ class GroupedPolicy(Policy):
                 f"the policy of several agents takes a dict of observations by agent, got {shown(observation, 60)}; "
                 f"policy[agent] is that of one, such as policy[{next(iter(self.groups))!r}]"
             )
+        if not isinstance(state, Mapping | None):
+            raise TypeError(f"the policy of several agents takes a dict of states by agent, got {shown(state, 60)}")
         given = state or {}
         found = {
             agent: self[agent].predict(seen, given.get(agent), *how, **named) for agent, seen in observation.items()

@@ -61,8 +61,11 @@ class Policy:
             if part.shape[0 if single else 1 :] != shape:
                 raise ValueError(f"expected an observation of shape {{shape}} or a batch of them, got {{part.shape}}")
             parts.append(part[None] if single else part)
+        shape = (len(parts[0]), STATE_SIZE)
         if STATE_SIZE and state is None:
-            state = np.zeros((len(parts[0]), STATE_SIZE), np.float32)
+            state = np.zeros(shape, np.float32)
+        if STATE_SIZE and np.shape(state) != shape:
+            raise ValueError(f"expected a state of shape {{shape}}, which predict() returned, got {{np.shape(state)}}")
         outputs = self.forward(*parts, state)
         action = outputs["action"].reshape((-1,) + ACTION_SHAPE).astype(ACTION_DTYPE)
         return (action[0] if single else action), outputs.get("state")

@@ -158,7 +158,7 @@ def _play(policy: Policy, env: gymnasium.Env, seed: int, deterministic: bool, se
     generator, state, done = torch.Generator().manual_seed(seed), None, False
     observation, _ = env.reset(seed=seed)
     while not done:
-        action, state = policy.predict(seen(observation), state, deterministic, generator)
+        action, state = policy.predict(seen(observation), state, deterministic=deterministic, generator=generator)
         if not isinstance(action, dict | tuple):
             action = np.asarray(action).astype(env.action_space.dtype)[()]
         observation, _, terminated, truncated, _ = env.step(action)

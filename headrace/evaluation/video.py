@@ -155,7 +155,9 @@ def _record_episode(
     step, total, done, rnn_state = 0, 0.0, False, None
     yield _frame(env, step, total, done, {})
     while not done:
-        action, rnn_state = policy.predict(seen(observation), rnn_state, deterministic, generator)
+        action, rnn_state = policy.predict(
+            seen(observation), rnn_state, deterministic=deterministic, generator=generator
+        )
         observation, reward, terminated, truncated, _ = outcome_of(env.step(_in_dtype(env.action_space, action)))
         step, total = step + 1, total + reward
         done = terminated or truncated or step >= max_steps
@@ -164,7 +166,7 @@ def _record_episode(
 
 def _record_agents(policy: Policy, env: ParallelEnv, seed: int, deterministic: bool, max_steps: int) -> Iterator[Frame]:
     """Play an episode of a pettingzoo.ParallelEnv. Each agent acts with the policy of its group, or all with one."""
-    generator = torch.Generator().manual_seed(seed)
+    how: Json = {"deterministic": deterministic, "generator": torch.Generator().manual_seed(seed)}
     observations, _ = env.reset(seed=seed)
     step, done, rnn_states = 0, False, dict.fromkeys(env.possible_agents)
     totals = dict.fromkeys(env.possible_agents, 0.0)
@@ -173,7 +175,7 @@ def _record_agents(policy: Policy, env: ParallelEnv, seed: int, deterministic: b
         actions = {}
         for agent in env.agents:
             own = policy[agent] if isinstance(policy, GroupedPolicy) else policy
-            predicted = own.predict(observations[agent], rnn_states[agent], deterministic, generator)
+            predicted = own.predict(observations[agent], rnn_states[agent], **how)
             actions[agent], rnn_states[agent] = _in_dtype(env.action_space(agent), predicted[0]), predicted[1]
         observations, rewards, *_ = env.step(actions)
         step += 1

@@ -16,7 +16,7 @@ from headrace.core.text import shown
 from headrace.core.types import Json
 from headrace.data.rollout import Column, Columns, Rollout, flatten, sequences, tree_map
 from headrace.data.spaces import Space, alike, from_json, is_image, leaves, to_json
-from headrace.policies.numpy_io import batch_size, to_action, to_batch
+from headrace.policies.numpy_io import batch_size, to_action, to_batch, to_state
 from headrace.policies.unknown_members import delete, look_up
 
 P = TypeVar("P", bound=nn.Module)
@@ -183,35 +183,36 @@ class Policy(nn.Module):
         self,
         observation: Any,
         state: Any = None,
+        episode_start: Any = None,
         deterministic: bool = True,
         generator: torch.Generator | None = None,
-        episode_start: Any = None,
     ) -> tuple[Any, Any]:
         """Predict actions for observations in NumPy, and the next recurrent state, as Stable-Baselines3's predict().
 
         observation: one, or a batch; a dict of arrays for a Dict space. Returns actions in the action space's dtype and
         bounds, [...] for one observation or [N, ...] for a batch, and the next state. state: the one that the previous
-        call returned; None at the start of an episode, and always for a policy that is not recurrent.
-        deterministic: True for the most likely action; False to sample with `generator` (None for torch's default).
-        Policies without a distribution, those of DQN, PQN, DDPG and TD3, act the same in both cases. episode_start:
-        bool [N], True where an episode begins; the recurrent state is then initial_state(). Raises ValueError for an
-        observation whose shape differs from the space's.
+        call returned, float32 [N, state_width], N = 1 for one observation; None at the start of an episode, and always
+        for a policy that is not recurrent. episode_start: bool [N], True where an episode begins; the recurrent state
+        is then initial_state(). deterministic: True for the most likely action; False to sample with `generator` (None
+        for torch's default). Policies without a distribution, those of DQN, PQN, DDPG and TD3, act the same in both
+        cases. Raises ValueError for an observation or a state of another shape, TypeError for an episode_start that is
+        no array.
         """
-        continues = state is None or episode_start is None
+        continues = episode_start is None or (state is None and type(episode_start) is not bool)
         if continues and (one := self.act_on_one(observation, state, deterministic, generator)) is not None:
             return one  # type: ignore[no-any-return]
         with torch.no_grad():
             device = self.device
             batch, single = to_batch(self.observation_space, observation, device)
-            if state is not None and episode_start is not None:
-                goes_on = ~torch.as_tensor(episode_start, dtype=torch.bool, device=device)
-                state = tree_map(lambda x: x * goes_on.view(-1, *[1] * (x.dim() - 1)), state)
+            rows = batch_size(batch)
+            state = to_state(state, episode_start, (rows, self.state_width), device)
             if deterministic:
                 action, after = self.most_likely(batch, state)
             else:
-                random = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
+                random = torch.rand(rows, self.num_draws, generator=generator).to(device)
                 action, _, _, after = self.act_without_exploration(batch, state, random)
-        return to_action(self.action_space, action.detach().cpu().numpy(), single), after
+        action = to_action(self.action_space, action.detach().cpu().numpy(), single)
+        return action, None if after is None else after.detach().cpu().numpy()
 
     @fused("policy.act_on_one", "headrace.bindings.collecting.acting_on_one")
     def act_on_one(

@@ -54,6 +54,32 @@ def _check_members(space: Dict | Tuple, observation: Any) -> None:
         raise ValueError(f"the observation lacks {', '.join(missing)}: it needs {', '.join(space)}")
 
 
+def to_state(state: Any, episode_start: Any, shape: tuple[int, int], device: torch.device) -> Tensor | None:
+    """Convert a recurrent state to a tensor of a shape, [N, W], with zeros where an episode starts. Raises ValueError
+    for another shape, TypeError for an episode_start that is no array. W is 0 for a policy without a state."""
+    if isinstance(episode_start, bool):
+        raise TypeError(
+            f"episode_start is {episode_start}: give a bool for each of the {shape[0]} observations, as in "
+            f"np.array([{episode_start}]); deterministic is given by its name"
+        )
+    if state is None:
+        return None
+    if not shape[1]:
+        raise ValueError(f"state is {shown(state, 60)}, and the policy is not recurrent: give None, which it returns")
+    given = torch.as_tensor(state, dtype=torch.float32, device=device)
+    if given.shape != shape:
+        raise ValueError(
+            f"state has shape {(*given.shape,)}, and {shape[0]} observations have one of {shape}: give the state that "
+            "predict() returned for as many observations, or None at the start of an episode"
+        )
+    if episode_start is None:
+        return given
+    starts = torch.as_tensor(episode_start, dtype=torch.bool, device=device)
+    if starts.shape != shape[:1]:
+        raise ValueError(f"episode_start has shape {(*starts.shape,)}: give a bool for each of {shape[0]} observations")
+    return given.masked_fill(starts.unsqueeze(1), 0)
+
+
 def to_action(space: Space, action: np.ndarray, single: bool) -> Any:
     """Convert a policy's actions to [N, ...] in the space's dtype and bounds, or [...] for a single one. Actions of
     several parts or dimensions get the form of the environment's space."""

@@ -64,7 +64,7 @@ def same(policy, observation, deterministic=True, seed=5):
     found = policy.act_on_one(observation, None, deterministic, draws[0])
     assert found is not None and found[1] is None
     one = found[0]
-    batch = policy.predict(observation[None], None, deterministic, draws[1])[0]
+    batch = policy.predict(observation[None], None, None, deterministic, draws[1])[0]
     np.testing.assert_array_equal(one, batch[0])
     assert type(one) is type(batch[0]) and one.dtype == policy.action_space.dtype
     assert torch.equal(*(generator.get_state() for generator in draws))

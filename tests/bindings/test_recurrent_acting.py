@@ -110,19 +110,19 @@ def test_one_observation_gets_the_bits_of_a_batch(name):
         for row in seen:
             draws = [torch.Generator().manual_seed(5) for _ in range(2)]
             one = policy.act_on_one(row, state, deterministic, draws[0])
-            batch, after = policy.predict(row[None], state, deterministic, draws[1])
+            batch, after = policy.predict(row[None], state, None, deterministic, draws[1])
             if one is None:  # a state that predict() does not begin with, or draws that act() does not take as they are
                 assert name == "discrete SAC" and not deterministic
-                one = policy.predict(row, state, deterministic, draws[0])
+                one = policy.predict(row, state, None, deterministic, draws[0])
             equal(one[0], first(batch))
-            assert (one[1] is None) == (after is None) and (after is None or torch.equal(one[1], after))
+            assert (one[1] is None) == (after is None) and (after is None or np.array_equal(one[1], after))
             assert torch.equal(*(generator.get_state() for generator in draws))
             state = after
         if state is not None:
-            begun = policy.predict(row, state, deterministic, draws[0].manual_seed(5), episode_start=np.array([True]))
-            fresh = policy.predict(row, None, deterministic, draws[0].manual_seed(5))
+            begun = policy.predict(row, state, np.array([True]), deterministic, draws[0].manual_seed(5))
+            fresh = policy.predict(row, None, None, deterministic, draws[0].manual_seed(5))
             equal(begun[0], fresh[0])
-            assert policy.act_on_one(row, state.double(), deterministic, None) is None
+            assert policy.act_on_one(row, state.astype(np.float64), deterministic, None) is None
 
 
 class ByHalves(InlineCollector):

@@ -25,7 +25,7 @@ class AlwaysLeft(Policy):
         super().__init__()
         self.calls: list[bool] = []
 
-    def predict(self, observation, state=None, deterministic=True, generator=None):
+    def predict(self, observation, state=None, episode_start=None, deterministic=True, generator=None):
         self.calls.append(deterministic)
         return 0, state
 
@@ -86,9 +86,9 @@ class Told(AlwaysLeft):
         self.observation_space = Dict({"observation": Clock.observation_space, "agent_info": agent_info})
         self.told: list[np.ndarray] = []
 
-    def predict(self, observation, state=None, deterministic=True, generator=None):
+    def predict(self, observation, state=None, episode_start=None, deterministic=True, generator=None):
         self.told.append(np.asarray(observation["agent_info"]))
-        return super().predict(observation["observation"], state, deterministic, generator)
+        return super().predict(observation["observation"], state, deterministic=deterministic, generator=generator)
 
 
 TOLD = [

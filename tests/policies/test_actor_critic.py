@@ -95,7 +95,7 @@ def test_act_draws_with_the_generator_given():
     policy = ActorCritic(VECTOR, FORCES)
     observation = np.zeros((20, 3))
     first, again, other = (
-        policy.predict(observation, None, False, torch.Generator().manual_seed(s))[0] for s in (1, 1, 2)
+        policy.predict(observation, None, None, False, torch.Generator().manual_seed(s))[0] for s in (1, 1, 2)
     )
     assert np.array_equal(first, again) and not np.array_equal(first, other)
     assert np.array_equal(policy.predict(observation)[0], np.tile(policy.predict(observation[0])[0], (20, 1)))

@@ -67,7 +67,9 @@ def test_a_distribution_is_sampled_also_while_the_training_acts_at_random(kind):
     policy.observation_space.seed(1)
     for seen in (observations(policy), observations(policy)[0]):
         of = [torch.Generator().manual_seed(3) for _ in range(2)]
-        found, expected = (x.predict(seen, None, False, of[k])[0] for k, x in enumerate((policy, trained)))
+        found, expected = (
+            x.predict(seen, deterministic=False, generator=of[k])[0] for k, x in enumerate((policy, trained))
+        )
         np.testing.assert_array_equal(found, expected)
     assert policy.random.item() == 1.0  # the training goes on as it was
 

@@ -55,22 +55,22 @@ class ActingOnOne:
         call.observation[...] = observation
         if call.state is not None:
             if state is None:
-                call.state.zero_()
+                call.state.fill(0)
             else:
-                call.state.copy_(state)
+                call.state[...] = state
         if not deterministic:
             draws = torch.rand(1, self._num_draws, generator=generator).numpy()
             if self._drawn:
                 call.random[:] = draws
         call.run(call.address)
-        action, after = call.action.copy(), None if call.after is None else call.after.clone()
+        action, after = call.action.copy(), None if call.after is None else call.after.copy()
         self._calls.append(call)
         return to_action(self._space, action, single=True), after
 
     def _is_state(self, state: Any) -> bool:
-        if type(state) is not Tensor or not self._width or state.shape != (1, self._width):
+        if type(state) is not np.ndarray or not self._width:
             return False
-        return state.dtype is torch.float32 and not state.requires_grad
+        return state.shape == (1, self._width) and state.dtype == np.float32
 
 
 class _CallOnOne:
@@ -81,7 +81,7 @@ class _CallOnOne:
         program = acts.program
         self._columns = [None if column is None else column.clone() for column in given]
         seen: Any
-        seen, self.state, random, _ = self._columns
+        seen, before, random, _ = self._columns
         values = program.values((None, *self._columns))
         # a training may go on meanwhile
         values = [torch.zeros_like(x) if s.name == UNIFORM else x for s, x in zip(program.sources, values, strict=True)]
@@ -93,7 +93,8 @@ class _CallOnOne:
             program.point_output(memory.words, i, output)
         memory.words[slots.TASK] = slots.ALL
         self.observation, self.action = seen.numpy()[0], self._outputs[0].numpy()
-        self.after = None if self.state is None else self._outputs[-1]
+        self.state: Any = None if before is None else before.numpy()
+        self.after: Any = None if before is None else self._outputs[-1].numpy()
         self.random: Any = None if random is None else random.numpy()
         native = program.cpu.native
         self.run = native.run_with_gil if program.work <= KEEPS_GIL else native.run
