@@ -309,8 +309,9 @@ def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
     if 0 < high <= low:
         raise ValueError(f"exploration_max must be above exploration, {low:g}, or 0 for one deviation, got {high:g}")
     if isinstance(config, ActorCriticConfig) and config.sequence_length and config.num_steps % config.sequence_length:
-        length = config.sequence_length
-        raise ValueError(f"sequence_length is {length}: let it divide num_steps, {config.num_steps}")
+        length, steps = config.sequence_length, config.num_steps
+        near = max(steps // length, 1) * length
+        raise ValueError(f"sequence_length is {length}: let it divide num_steps, {steps}, as with num_steps={near}")
     if getattr(config, "intrinsic_hidden", None) == ():
         raise ValueError("intrinsic_hidden must have a size or more, got ()")
     if isinstance(config, VTraceConfig) and config.clip_c > config.clip_rho:

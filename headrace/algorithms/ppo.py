@@ -29,18 +29,20 @@ MIN_ROWS = 1024  # of a rollout: with fewer, gradients are too noisy, see docs/s
 class PPOConfig(IntrinsicConfig, ClippedConfig, ActorCriticConfig, OnPolicyConfig):
     """PPO's settings. Raises ValueError for one out of range."""
 
-    def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> PPOConfig:
+    def scaled(self, base_envs: int, num_envs: int, singly: bool = False, **fixed: Any) -> PPOConfig:
         """Adapt these settings, which were tuned for base_envs environments, to num_envs: see docs/scaling.md.
 
-        fixed: given settings, from which the others follow, too.
+        singly: whether they are stepped one by one. New rows then cost more than further epochs. fixed: given settings,
+        from which the others follow, too.
         """
         growth = num_envs / base_envs
         rows: float = self.num_steps * base_envs  # of a rollout
         if growth < 1:
             rows = max(rows * sqrt(growth), min(rows, MIN_ROWS))
-        num_steps = fixed.get("num_steps", self._steps_of(rows, num_envs))
+        length = fixed.get("sequence_length", self.sequence_length)
+        num_steps = fixed.get("num_steps", self._steps_of(rows, num_envs, length))
         rollout_growth = growth * num_steps / self.num_steps
-        fewer_epochs = max(1.0, rollout_growth * sqrt(growth))
+        fewer_epochs = max(1.0, rollout_growth * (1 if singly else sqrt(growth)))
         epochs = fixed.get("epochs", max(1, int(self.epochs / fewer_epochs)))
         minibatch_growth = 1 if "minibatch_size" in fixed else max(1, round(rollout_growth * epochs / self.epochs))
         settings = {
@@ -58,14 +60,17 @@ class PPOConfig(IntrinsicConfig, ClippedConfig, ActorCriticConfig, OnPolicyConfi
         minibatches stay, and so does the number of gradient steps per environment step. See docs/parallel.md.
         """
         rows = self.num_steps * num_envs
-        return replace(self, num_steps=self._steps_of(max(rows / (1 + lag), min(rows, MIN_ROWS)), num_envs))
+        return replace(
+            self, num_steps=self._steps_of(max(rows / (1 + lag), min(rows, MIN_ROWS)), num_envs, self.sequence_length)
+        )
 
-    def _steps_of(self, rows: float, num_envs: int) -> int:
-        """Steps of a rollout with `rows` rows: as many as an advantage sums over, unless there were fewer before."""
+    def _steps_of(self, rows: float, num_envs: int, sequence_length: int) -> int:
+        """Steps of a rollout with `rows` rows: as many as an advantage sums over, unless there were fewer before, and
+        whole sequences."""
         decay = self.gamma * self.gae_lambda
         horizon = ceil(1 / (1 - decay)) if decay < 1 else inf
-        num_steps = max(round(rows / num_envs), min(self.num_steps, horizon))
-        return ceil(num_steps / (self.sequence_length or 1)) * (self.sequence_length or 1)
+        unit = sequence_length or 1
+        return ceil(max(round(rows / num_envs), min(self.num_steps, horizon)) / unit) * unit
 
 
 def ppo_loss(policy: Policy, batch: Batch, config: PPOConfig) -> tuple[Tensor, dict[str, Tensor]]:

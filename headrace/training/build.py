@@ -51,6 +51,7 @@ from headrace.training.multi_agent import MakePolicy
 from headrace.training.plan import TrainPlan, making, of_images, options_of, saved_settings, stepped_by, with_privileged
 from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
+from headrace.training.scaling import with_useful_stagger
 from headrace.training.shards import Sharded
 
 ROWS = 64  # rows of a rollout, over all environments, within which an off-policy algorithm learns by default
@@ -118,7 +119,8 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if plan.assumed and any(is_for_nature(observed) for observed, _ in env.spaces.values()):
         plan = of_images(replace(plan, config=config))
         config = plan.config
-    chosen = plan = with_privileged(plan, env)
+    chosen = plan = with_useful_stagger(with_privileged(plan, env), env)
+    config = replace(config, stagger=plan.config.stagger)
     say_unused_by_spaces(plan.algorithm_config, env)
     plan = _with_whole_gradient_steps(plan, env, config)
     plan = _learning_within_rollouts(plan, env, config, placement)
@@ -372,11 +374,6 @@ def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Col
     rollouts_whole = "value" in algorithm.columns()
     if config.drop_slowest and (config.stagger or not rollouts_whole):
         raise ValueError("drop_slowest is for algorithms that learn from whole rollouts, and goes without stagger")
-    if config.stagger and env.max_steps is None:
-        tell(
-            f"stagger does nothing: it begins episodes at different steps of the time limit, and {env.name} has none; "
-            "leave stagger out, or give time_limit"
-        )
     if config.stagger and not rollouts_whole:
         raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {algorithm.name}")
     here = config.stagger and not isinstance(env, ActorEnv) and not apart  # these collectors do it themselves

@@ -36,7 +36,15 @@ from headrace.training.combinations import (
 )
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
 from headrace.training.multi_agent import with_self_play
-from headrace.training.scaling import by_their_library, derived, of_asynchronous, of_lag, settings_for, unregistered
+from headrace.training.scaling import (
+    by_their_library,
+    derived,
+    of_asynchronous,
+    of_lag,
+    of_sequences,
+    settings_for,
+    unregistered,
+)
 
 if TYPE_CHECKING:
     from headrace.algorithms.base import Algorithm
@@ -150,7 +158,8 @@ def settle(
     defaults = settings_for(source, kind.name, asked) if wanted else {}  # type: ignore[arg-type]
     theirs = by_their_library(source, kind.name, asked) if wanted else None  # type: ignore[arg-type]
     known = theirs or (source is not None and kind.name in envs.spec(source).defaults)  # type: ignore[arg-type]
-    follows = derived(config_class, defaults, asked)
+    assumed = bool(defaults) and config_class is not None and not known
+    follows = derived(config_class, defaults, asked, assumed)
     train_config, algorithm_config = merge_settings(config_class, {**defaults, **follows}, file, options)
     train_config, source = _absolute(train_config), absolute_source(source)
     algorithm = absolute_reference(algorithm) if isinstance(algorithm, str) else algorithm
@@ -185,7 +194,7 @@ def settle(
         next(iter(given.values()), None),
         options.get("num_envs"),
         registered={name: value for name, value in defaults.items() if name not in {*asked, *follows}},
-        assumed=bool(defaults) and config_class is not None and not known,
+        assumed=assumed,
         given=asked,
         published=theirs.by if theirs else envs.spec(source).published if defaults else "",  # type: ignore[arg-type]
         own_policy=own_policy if isinstance(own_policy, type) else train_config.policy,
@@ -200,7 +209,7 @@ def of_images(plan: TrainPlan) -> TrainPlan:
     assert isinstance(plan.algorithm, str)
     kind, config_class = algorithm_classes(plan.algorithm)
     defaults = unregistered(kind.name, plan.given, images=True)
-    follows = derived(config_class, defaults, plan.given)
+    follows = derived(config_class, defaults, plan.given, True)
     settings = merge_settings(config_class, {**defaults, **follows}, {}, plan.given)
     names = {*defaults, *follows, *plan.derived} - {"num_envs"}
     config, own = (
@@ -240,9 +249,10 @@ def _has_it(env: Env) -> bool:
 
 
 def _of_actors(config: TrainConfig, own: Any, given: Settings) -> tuple[Any, Settings]:
-    """Return the algorithm's config with settings that follow from the mode of collection, and these settings."""
+    """Return the algorithm's config with settings that follow from the mode of collection and a recurrent policy, and
+    these settings."""
     follows: dict[str, Any] = {}
-    for rule in (of_asynchronous, of_lag):
+    for rule in (of_asynchronous, of_lag, of_sequences):
         if found := rule(config, own, given):
             follows, own = {**follows, **found}, replace(own, **found)
     return own, follows

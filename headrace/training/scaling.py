@@ -12,18 +12,23 @@ change nothing but the speed, so that a seed gives the same results on every mac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from math import ceil, log2, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace import envs
 from headrace.algorithms.base import OFFLINE
 from headrace.core.cores import cores
+from headrace.core.terminal import tell
 from headrace.core.types import Settings
 from headrace.envs.simulators.by_library import published
 from headrace.envs.simulators.published import Published
 from headrace.envs.sources import MUJOCO, is_kernel
 from headrace.training.config import TrainConfig, merge_settings
+
+if TYPE_CHECKING:
+    from headrace.envs.base import Env
+    from headrace.training.plan import TrainPlan
 
 NUM_ENVS = 8  # one process takes as many steps/s with them as with one, and a rollout has several episodes
 # of a rollout: Schulman et al. 2017 (arXiv:1707.06347), tables 3 and 5
@@ -57,6 +62,9 @@ OF_IMAGES: Mapping[str, Settings] = {
 # random actions before a deterministic policy learns, as rl-baselines3-zoo has them for MuJoCo: with 1,000 of them TD3
 # learned less on Hopper (docs/scaling.md)
 MOST_RANDOM, LEAST_RANDOM, SHARE_RANDOM = 10_000, 1_000, 0.1  # steps, steps, fraction of total_steps
+# of recurrent policies: steps of a sequence, and sequences of a minibatch. Rows of one sequence resemble each other,
+# and many short sequences are learned from faster than few long ones
+LENGTH, SEQUENCES, FEWEST_SEQUENCES = 16, 8, 4
 ONE_BY_ONE = ("auto", "inline", "workers")
 
 
@@ -116,29 +124,100 @@ def _at_most(processes: Any) -> int:
     return cores() if processes == "auto" else processes if isinstance(processes, int) and processes > 0 else 1
 
 
-def derived(algorithm_config: type | None, defaults: Settings, given: Settings) -> Settings:
+def derived(algorithm_config: type | None, defaults: Settings, given: Settings, singly: bool = False) -> Settings:
     """Settings that replace an environment's `defaults`, which were chosen for the num_envs among them. Defaults
     without num_envs are for TrainConfig's, and change only for more environments.
 
-    given: settings given by the user, which are never replaced. Empty if num_envs is not among `given`, or is the same;
+    given: settings given by the user, which are never replaced. singly: see PPOConfig.scaled. Of recurrent policies,
+    rollouts and batches are of whole sequences. Nothing else follows if num_envs is not among `given`, or is the same;
     with scale=False; and for an algorithm without a rule. Raises TypeError, ValueError as merge_settings() does.
     """
+    whole = _whole_sequences(algorithm_config, defaults, given)
     if not hasattr(algorithm_config, "scaled"):
-        return {}
+        return whole
+    if "sequence_length" in whole:
+        given = {**given, **whole}
+    else:
+        defaults = {**defaults, **whole}
     base_run, base = merge_settings(algorithm_config, defaults, {}, {})
     run, asked = merge_settings(algorithm_config, defaults, {}, given)
     growth = run.num_envs / base_run.num_envs
     if growth == 1 or not run.scale or (growth < 1 and "num_envs" not in defaults):
-        return {}
+        return whole
     fixed = {name: value for name, value in asdict(asked).items() if name in given}
-    fitting = asdict(base.scaled(base_run.num_envs, run.num_envs, **fixed))
+    fitting = asdict(base.scaled(base_run.num_envs, run.num_envs, singly, **fixed))
     values = {name: value for name, value in fitting.items() if value != getattr(base, name)}
-    if growth > 1 and not base_run.stagger:
+    if growth > 1 and not base_run.stagger and not _without_stagger(run):
         values["stagger"] = True
     rows = growth * fitting["num_steps"] / base.num_steps
     if rows > 1 and run.total_steps is not None:
         values["total_steps"] = round(run.total_steps * rows)  # as many iterations as before
-    return {name: value for name, value in values.items() if name not in given}
+    return {**whole, **{name: value for name, value in values.items() if name not in given}}
+
+
+def _without_stagger(run: TrainConfig) -> bool:
+    """Tell whether settings refuse a stagger, which then does not follow from num_envs."""
+    return run.self_play or run.drop_slowest > 0 or (run.learners > 1 and run.actors is not None)
+
+
+def _whole_sequences(algorithm_config: Any, defaults: Settings, given: Settings) -> Settings:
+    """Rollouts, or batches from a replay buffer, of whole sequences, where the user gave one of num_steps (batch_size)
+    and sequence_length: the former is rounded up, and the latter becomes the divisor nearest to what it was."""
+    known = {**{field.name: field.default for field in fields(algorithm_config or TrainConfig)}, **defaults, **given}
+    name = "batch_size" if "batch_size" in known else "num_steps"
+    rows, length = known.get(name), known.get("sequence_length")
+    if not (isinstance(rows, int) and isinstance(length, int) and min(rows, length) > 0) or rows % length == 0:
+        return {}
+    if known.get("recurrent") == "none" or {name, "sequence_length"} <= given.keys() or not known.get("scale", True):
+        return {}
+    return {"sequence_length": _divisor(rows, length)} if name in given else {name: rows + -rows % length}
+
+
+def _divisor(number: int, wanted: int) -> int:
+    """Find the divisor of a number that is nearest, as a ratio, to the wanted one."""
+    wanted = max(wanted, 1)
+    divisors = (k for k in range(1, number + 1) if number % k == 0)
+    return min(divisors, key=lambda k: max(k / wanted, wanted / k))
+
+
+def with_useful_stagger(plan: TrainPlan, env: Env) -> TrainPlan:
+    """Remove the stagger that followed from num_envs, if episodes have no time limit over which to spread them. Says so
+    of a stagger that was given."""
+    if not plan.config.stagger or env.max_steps is not None:
+        return plan
+    if "stagger" in plan.derived:
+        follows = {name: value for name, value in plan.derived.items() if name != "stagger"}
+        return replace(plan, config=replace(plan.config, stagger=False), derived=follows)
+    tell(
+        f"stagger does nothing: it begins episodes at different steps of the time limit, and {env.name} has none; "
+        "leave stagger out, or give time_limit"
+    )
+    return plan
+
+
+def of_sequences(config: TrainConfig, algorithm_config: Any, given: Settings) -> Settings:
+    """Settings for minibatches of SEQUENCES sequences, if the policy is recurrent and the rollout is large enough.
+    `given` settings stay, and the others follow: sequences are cut such that a given minibatch_size has
+    FEWEST_SEQUENCES. Empty with scale=False, and for an algorithm without minibatches. See docs/algorithms.md."""
+    own = algorithm_config
+    if getattr(own, "recurrent", "none") == "none" or not config.scale:
+        return {}
+    if (batch := getattr(own, "batch_size", 0)) and "batch_size" not in given:  # of all that a replay buffer holds
+        least = FEWEST_SEQUENCES * own.sequence_length
+        return {"batch_size": least} if batch < least else {}
+    if not (rows := getattr(own, "minibatch_size", 0)):
+        return {}
+    rollout, found = config.num_envs * own.num_steps, dict[str, Any]()
+    length = own.sequence_length or own.num_steps
+    if not own.sequence_length and "sequence_length" not in given:
+        most = min(rollout, rows) if "minibatch_size" in given else rollout
+        length = _divisor(own.num_steps, max(min(rollout, rows) // SEQUENCES, min(LENGTH, most // FEWEST_SEQUENCES)))
+        found["sequence_length"] = length
+    if "minibatch_size" not in given and (fitting := min(SEQUENCES * length, rollout)) > rows:
+        found["minibatch_size"] = fitting
+        if "learning_rate" not in given:
+            found["learning_rate"] = own.learning_rate * sqrt(fitting / rows)  # as in PPOConfig.scaled
+    return found
 
 
 def of_asynchronous(config: TrainConfig, algorithm_config: Any, given: Settings) -> Settings:
@@ -172,6 +251,7 @@ def scaling_message(config: TrainConfig, settings: Settings) -> str:
     actors = f" of {config.actors} asynchronous actors" if config.exchange == "gradients" else ""
     if lag := config.largest_lag:
         actors = f", collected by a policy up to {lag} update{'s' * (lag > 1)} older"
+    actors += " and a recurrent policy" if "sequence_length" in settings else ""
     return f"for {config.num_envs:,} envs{actors}: {', '.join(parts)} (--no-scale keeps the settings as they were)"
 
 

@@ -29,5 +29,5 @@ def compile_no_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     a test tries with others."""
     for module in (compiled_learning, compiled_objectives):
         monkeypatch.setattr(
-            module, "too_few", lambda rows: f"a test learns minibatches of {rows} rows in plain PyTorch"
+            module, "too_few", lambda rows, *_: f"a test learns minibatches of {rows} rows in plain PyTorch"
         )

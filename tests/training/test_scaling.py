@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import gymnasium
 import pytest
 import torch
 from helpers.tiny import TINY
@@ -14,6 +15,7 @@ from headrace.algorithms.ppo import PPOConfig
 from headrace.algorithms.vtrace.appo import APPOConfig
 from headrace.envs import registry
 from headrace.training.config import read_toml
+from headrace.training.plan import settle
 from headrace.training.scaling import derived, scaling_message
 
 BASE = PPOConfig(num_steps=100, epochs=8, minibatch_size=128, learning_rate=1e-3, gamma=0.9, clip=0.2)
@@ -192,3 +194,14 @@ def test_other_sizes_are_refused_as_ever():
     with pytest.raises(TypeError, match="no setting 'num_step'"):
         hr.Trainer("ppo", "Swing", num_envs=128, num_step=3)
     assert hr.Trainer("ppo", "Swing", num_envs=4, backend="inline", **TINY).plan.derived == {}
+
+
+def test_environments_stepped_one_by_one_keep_the_gradient_steps_of_a_rollout():
+    base = PPOConfig(num_steps=64, epochs=10, minibatch_size=64)
+    assert base.scaled(8, 64, singly=True).epochs == 4  # 17 steps of 64: 2.1 times the rows
+    assert (base.scaled(8, 64).epochs, base.scaled(8, 64, True).num_steps) == (1, 17)
+    given = {"num_envs": 64, "total_steps": 100_000, "backend": "inline"}
+    own = settle("ppo", lambda: gymnasium.make("Pendulum-v1"), None, None, given).algorithm_config
+    assert (own.num_steps, own.epochs, own.minibatch_size) == (17, 4, 64)
+    asynchronous = APPOConfig(num_steps=64, epochs=10, minibatch_size=64)
+    assert (asynchronous.scaled(8, 64, True).epochs, asynchronous.scaled(8, 64).epochs) == (4, 1)

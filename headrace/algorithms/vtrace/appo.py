@@ -31,11 +31,11 @@ MIN_RHO = 1e-30  # so that an advantage of 0 divided by it is 0
 class APPOConfig(IntrinsicConfig, ClippedConfig, VTraceConfig, ActorCriticConfig, OnPolicyConfig):
     """APPO's settings: PPO's and V-trace's. Raises ValueError for one out of range."""
 
-    def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> APPOConfig:
+    def scaled(self, base_envs: int, num_envs: int, singly: bool = False, **fixed: Any) -> APPOConfig:
         """Adapt these settings, tuned for base_envs environments, to num_envs, as PPO's: see docs/scaling.md."""
         limits = {setting.name for setting in fields(VTraceConfig)}
         of_ppo = {name: value for name, value in fixed.items() if name not in limits}
-        scaled = narrowed(self, ppo.PPOConfig).scaled(base_envs, num_envs, **of_ppo)
+        scaled = narrowed(self, ppo.PPOConfig).scaled(base_envs, num_envs, singly, **of_ppo)
         return replace(self, **{name: x for name, x in asdict(scaled).items() if hasattr(self, name)} | fixed)
 
     def lagging(self, num_envs: int, lag: int) -> APPOConfig:

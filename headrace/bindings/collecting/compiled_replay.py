@@ -49,10 +49,11 @@ def _call(algorithm: OffPolicy[Any], steps: int) -> LearningCall | None:
     """The learning call of an algorithm as it is now; None where its losses are not compiled, or have to be computed
     one gradient step at a time."""
     objectives, networks = algorithm.objectives()
-    if compiled_objectives.why_not(objectives, algorithm.config.batch_size) is not None:
+    config, length = algorithm.config, algorithm.policy.sequence_length
+    if compiled_objectives.why_not(objectives, config.batch_size, length, config) is not None:
         return None
     minibatches = _memory.get(lambda: MinibatchMemory(algorithm, steps), algorithm, algorithm.replay, steps)
-    found = programs_of(objectives, networks, minibatches.first, algorithm.config)
+    found = programs_of(objectives, networks, minibatches.first, config)
     if isinstance(found, str):
         return None
     programs, columns = found

@@ -82,7 +82,7 @@ def _program(
     if inspect.ismethod(loss):
         return "its loss is a method of an object that changes; a staticmethod (policy, batch, config) is compiled"
     own = unit > 1 and str(getattr(loss, "__module__", "")).startswith("headrace.")  # sums over sequences, and no more
-    if not own and (reason := too_few(size // unit)):
+    if not own and (reason := too_few(size, unit, config)):
         return reason
     share, whole = torch.zeros((), device=columns["valid"].device), _units(columns, unit)
     few = lambda: (policy, _first(whole, max(size // unit, FEWEST)), config, share)  # noqa: E731

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DEVICES = ("cpu", "cuda")  # losses are compiled for these
 FEWEST = 3  # rows: with fewer, a loss may compute something else, such as no standard deviation
+MANY = 8  # rows that a message advises
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
 ROWS = 16  # numbers of rows at which it is: minibatches of ever new lengths would be compared for ever
 TRIES, CALLS = 8, 50  # a module may have 8 programs made at once, and one more for each 50 calls
@@ -35,11 +36,19 @@ _BY_NAMES = "it takes arguments as **kwargs"
 _compared: set[str] = set()  # keys of programs that this process has compared
 
 
-def too_few(rows: int) -> str | None:
-    """Reason why losses of minibatches of so many rows are not compiled. None where they are."""
-    if rows >= FEWEST:
+def too_few(rows: int, length: int, config: Any) -> str | None:
+    """Reason why losses of minibatches of so many rows are not compiled. None where they are. length: rows of a
+    sequence, which is one row to a loss. config: the algorithm's, whose settings the reason names."""
+    if rows // length >= FEWEST:
         return None
-    return f"minibatches of {rows} rows are learned in plain PyTorch; it is for {FEWEST} or more"
+    name = next((one for one in ("minibatch_size", "batch_size") if hasattr(config, one)), None)
+    size = f"{name} {getattr(config, name)}" if name else f"{rows} rows in a rollout"
+    remedy = f"give {name}={MANY * length} or more" if name else "give more num_envs"
+    what, seen = f"{rows} rows", size
+    if length > 1:
+        what, seen = f"{rows // length} sequences of {length} rows", f"sequence_length {length}, {size}"
+        remedy += ", or a shorter sequence_length"
+    return f"minibatches of {what} ({seen}) are learned in plain PyTorch; it is for {FEWEST} or more: {remedy}"
 
 
 class CompiledLoss:

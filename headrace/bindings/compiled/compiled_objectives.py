@@ -129,10 +129,10 @@ def arguments_of(
     return found
 
 
-def why_not(objectives: Sequence[Objective], rows: int) -> str | None:
+def why_not(objectives: Sequence[Objective], rows: int, length: int, config: Any) -> str | None:
     """Reason why no compiled call takes the optimizers' steps along these losses. None where one does. rows: of a
-    minibatch, or its sequences."""
-    if reason := too_few(rows):
+    minibatch. length: of its sequences."""
+    if reason := too_few(rows, length, config):
         return reason
     for objective in objectives:
         for optimizer in objective.optimizers:
@@ -166,7 +166,7 @@ def serves(
     rows = batches.reward.shape[1]
     if batches.reward.device.type not in DEVICES:
         return False
-    if (reason := why_not(objectives, rows // networks.policy.sequence_length)) is not None:
+    if (reason := why_not(objectives, rows, networks.policy.sequence_length, config)) is not None:
         return reason
     first = _rows(batches, random, 0, networks.policy.sequence_length)
     found = programs_of(objectives, networks, first, config, reduce)
