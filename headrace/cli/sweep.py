@@ -23,7 +23,7 @@ from headrace.core.writing import writing
 from headrace.envs.construct import entry_of
 from headrace.runs.run import lock
 from headrace.tuning import search_space
-from headrace.tuning.search_space import Space, flags
+from headrace.tuning.search_space import Space, combinations, flags
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -46,7 +46,8 @@ class Sweep:
 
     algorithm: tyro.conf.Positional[str]
     env: tyro.conf.Positional[str]
-    # settings and their ranges (LOW..HIGH, on a logarithmic scale from a ratio of 10 on) or values (A,B,C)
+    # settings and their ranges (LOW..HIGH, on a logarithmic scale from a ratio of 10 on) or values (A,B,C), each of
+    # which is tried, and lists alone in all combinations before one is tried again
     search: tuple[str, ...]
     trials: int = 20  # total number, including earlier calls
     # trials at the same time, in processes that share the cores; None: one, or with together the number of cores
@@ -171,6 +172,7 @@ class _Searching:
     def _tasks(self) -> Iterator[tuple[list[str], Report]]:
         """Arguments and reports of the missing trials."""
         while len(counted(self.study)) < self.options.trials:
+            self._queue_untried()
             trial = self.study.ask()
             values = {name: what.suggest(trial, name) for name, what in self.space.items()}
             self.trials[len(self.trials)] = trial
@@ -182,6 +184,19 @@ class _Searching:
             # later flags win, so the user's own override these
             common = ["--log-folder", str(self.folder), "--progress", "none", *self.rest]
             yield [self.options.algorithm, self.options.env, *common, *flags(values)], report
+
+    def _queue_untried(self) -> None:
+        """Queue a combination of values in lists that no trial has had, if there is one and nothing is queued."""
+        from optuna.trial import TrialState
+
+        trials = self.study.get_trials(deepcopy=False)
+        if any(trial.state == TrialState.WAITING for trial in trials):
+            return
+        tried = [trial.params.items() for trial in trials]
+        for values in combinations(self.space, self.options.trials):
+            if not any(values.items() <= params for params in tried):
+                self.study.enqueue_trial(values)
+                return
 
     def _done(self, number: int, outcome: Outcome) -> None:
         from optuna.trial import TrialState
@@ -200,7 +215,7 @@ class _Searching:
             state = TrialState.FAIL
         self.study.tell(trial.number, score, state=state)
         said = f"score {score:.4g}" if score is not None else outcome.error or outcome.reason
-        say(f"trial {trial.number}: {json.dumps(trial.params)}: {said}")
+        say(f"trial {trial.number}: {', '.join(f'{name}={_cell(x)}' for name, x in trial.params.items())}: {said}")
 
 
 def counted(study: Study) -> list[FrozenTrial]:

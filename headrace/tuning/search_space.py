@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from headrace.algorithms.base import algorithm_classes, algorithms_with
@@ -88,8 +90,21 @@ def _range(name: str, text: str, hint: Any) -> Range:
 def _choice(name: str, text: str) -> Choice:
     values = tuple(text.split(","))
     if len(set(values)) < 2 or len(set(values)) < len(values):
-        raise ValueError(f"{name}={text} has to name two different values or more, each once")
+        raise ValueError(
+            f"{name}={text} is neither a range, {name}=LOW..HIGH, nor a list of two different values or more, "
+            f"{name}=A,B,C, each once"
+        )
     return Choice(values)
+
+
+def combinations(space: Space, trials: int) -> Iterator[dict[str, str]]:
+    """Iterate over combinations of values of the lists in a space, some of them twice: those that have each value, then
+    all, unless there are more than trials and a range, in which a search gains more."""
+    lists = {name: what.values for name, what in space.items() if isinstance(what, Choice)}
+    for i in range(max(map(len, lists.values()), default=0)):
+        yield {name: values[i % len(values)] for name, values in lists.items()}
+    if lists and (len(lists) == len(space) or prod(map(len, lists.values())) <= trials):
+        yield from (dict(zip(lists, values, strict=True)) for values in product(*lists.values()))
 
 
 def flags(values: Mapping[str, str]) -> list[str]:

@@ -15,7 +15,7 @@ pytest.importorskip("optuna")
 from headrace.cli import sweep
 from headrace.cli.main import main
 from headrace.cli.several import sweep_trials as trials
-from headrace.tuning.search_space import Choice, Range, flags, parsed
+from headrace.tuning.search_space import Choice, Range, combinations, flags, parsed
 
 SMALL = ["--num-envs", "8", "--num-steps", "16", "--hidden", "8", "--target-return", "none", "--final-episodes", "2"]
 COMMAND = ["sweep", "ppo", "CartPole-v1", *SMALL, "--total-steps", "800"]
@@ -45,6 +45,7 @@ def test_ranges_and_choices():
         ("shared=0..1", "no number"),
         ("clip=a..b", "no range"),
         ("clip=0.1", "two different values"),
+        ("learning_rate=1e-4:1e-3", "is neither a range, learning_rate=LOW..HIGH, nor"),
     ],
 )
 def test_what_cannot_be_searched_is_named(word, wrong):
@@ -82,6 +83,27 @@ def test_a_sweep_prunes_goes_on_and_names_the_best(tmp_path, capsys, monkeypatch
     assert "flags" in capsys.readouterr().err
     assert main([*COMMAND, *search, "--trials", "9", "--learning-rate", "0.5"]) == 2
     assert "leave out the flag" in capsys.readouterr().err
+
+
+def test_lists_are_tried_in_all_combinations_before_one_is_tried_again():
+    space = parsed(["rnn_size=16,32,64", "shared=true,false", "clip=0.1..0.2"], "ppo")
+    all_of_them = [tuple(values.items()) for values in combinations(space, 6)]
+    assert len([*combinations(space, 5)]) == 3  # a search goes on
+    del space["clip"]
+    assert [*combinations(space, 5)] == [*map(dict, all_of_them)]
+    assert len({*all_of_them}) == 6 and {dict(x)["rnn_size"] for x in all_of_them[:3]} == {"16", "32", "64"}
+    assert {dict(x)["shared"] for x in all_of_them[:2]} == {"true", "false"}
+    assert [*combinations(parsed(["clip=0.1..0.2"], "ppo"), 9)] == []
+
+
+def test_as_many_trials_as_values_have_each_value_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    search = ["--search", "epochs=1,2,3", "clip=0.1..0.2", "--folder", "s"]
+    assert main([*COMMAND, *search, "--trials", "2"]) == 0
+    assert "trial 1: epochs=2, clip=0.1" in capsys.readouterr().out
+    assert main([*COMMAND, *search, "--trials", "3"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
+    assert [row[1] for row in rows] == ["1", "2", "3"] and len({row[2] for row in rows}) == 3
 
 
 def test_an_unknown_environment_is_refused_before_any_trial(tmp_path, capsys):
