@@ -22,6 +22,9 @@ from headrace.training.config import TrainConfig
 if TYPE_CHECKING:
     from headrace.envs.curriculum import Curriculum
 
+# steps of each environment without the end of an episode after which a line says so: from EARLY of the training on; ever
+ENDLESS, EARLY = (1_000, 10_000), 0.1
+
 
 def info_columns(config: TrainConfig, source: Source | None, env: Env) -> dict[str, Column | Columns]:
     """Columns for the numbers of infos to log. source: what train() makes environments of; None if they are made
@@ -52,6 +55,7 @@ class Episodes:
         self.last_infos: dict[str, list[float]] = {name: [] for name in infos}  # of the episodes that add() added last
         self.returns: deque[float] = deque(maxlen=window)
         self.lengths: deque[int] = deque(maxlen=window)
+        self._noted = False
 
     def add(self, rollout: Rollout, columns: slice = slice(None)) -> tuple[list[float], list[int]]:
         """Add the episodes that ended in a rollout; return their returns and lengths, by step, then environment.
@@ -77,6 +81,18 @@ class Episodes:
         self.returns.extend(returns)
         self.lengths.extend(lengths)
         return returns, lengths
+
+    def note(self, env: Env, steps: int, progress: float) -> tuple[str, ...]:
+        """Say, once, that no episode has ended, if there is no known time limit. steps: of each environment. progress:
+        fraction of the training."""
+        enough = steps >= ENDLESS[1] or (steps >= ENDLESS[0] and progress >= EARLY)
+        if self._noted or self.count or env.max_steps is not None or not enough:
+            return ()
+        self._noted = True
+        return (
+            f"no episode of {env.name} has ended in {steps:,} steps of each environment, so there are no returns: if it "
+            "has no end of its own, give time_limit, such as time_limit=1000",
+        )
 
     @property
     def full(self) -> bool:

@@ -136,11 +136,11 @@ class Trainer:
         Raises NotFinite.
         """
         progress = self.progress()
-        asked = (progress, stop is not None, self._speed.wanted)
-        with iteration(self._ranks, *asked) if self._leads else nullcontext():
+        with iteration(self._ranks, progress, stop is not None, self._speed.wanted) if self._leads else nullcontext():
             metrics, ended = self._whole_iteration(progress, stop, stop is not None)
         self._learned_by_wrappers.follow(self.policy)
-        return self.result(metrics, *ended, notes=self._forecast())
+        notes = self._forecast() + self.episodes.note(self.env, self.collector.steps, progress)
+        return self.result(metrics, *ended, notes=notes)
 
     def follow(self, progress: float, may_stop: bool, speed: bool) -> None:
         """Take part as another rank than 0. may_stop, speed: whether rank 0 may stop, and wants the actors' speed."""
