@@ -22,7 +22,7 @@ from headrace.training.config import TrainConfig
 if TYPE_CHECKING:
     from headrace.envs.curriculum import Curriculum
 
-# steps of each environment without the end of an episode after which a line says so: from EARLY of the training on; ever
+# steps of each environment without an episode's end after which a line says so: from EARLY of the training on; ever
 ENDLESS, EARLY = (1_000, 10_000), 0.1
 
 
@@ -90,8 +90,8 @@ class Episodes:
             return ()
         self._noted = True
         return (
-            f"no episode of {env.name} has ended in {steps:,} steps of each environment, so there are no returns: if it "
-            "has no end of its own, give time_limit, such as time_limit=1000",
+            f"no episode of {env.name} has ended in {steps:,} steps of each environment, so there are no returns: if "
+            "it has no end of its own, give time_limit, such as time_limit=1000",
         )
 
     @property
