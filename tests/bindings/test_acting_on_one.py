@@ -8,10 +8,11 @@ import torch
 
 from headrace.core.fused import plain_only
 from headrace.data.flat_dict import FlatDict
-from headrace.data.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.q_network import QNetwork
+from headrace.policies.recurrent import RecurrentActorCritic
 
 VECTOR, FORCES = Box(-3, 3, (5,)), Box(np.float32([-2, 0, 1]), np.float32([4, 1, 3]))
 MASKED = FlatDict({"observation": VECTOR, "action_mask": MultiBinary(5)})
@@ -83,6 +84,42 @@ def test_one_observation_gets_the_bits_of_a_batch(kind):
         policy.act_on_one(seen, None, True, None) is None
         and policy.act_on_one(seen[0].tolist(), None, True, None) is None
     )
+
+
+NESTED = Dict({"place": Box(-3, 3, (4,)), "view": Box(-1, 1, (2, 3)), "speed": Box(-2, 2, ())})
+BY_NAME = {
+    "actor-critic": lambda: ActorCritic(NESTED, FORCES, normalize_observation=True),
+    "DQN": lambda: QNetwork(NESTED, Discrete(4), normalize_observation=True),
+    "SAC": lambda: ActorQ(NESTED, FORCES, (24,)),
+    "GRU": lambda: RecurrentActorCritic(NESTED, Discrete(4), "gru", 7),
+}
+
+
+@pytest.mark.parametrize("kind", BY_NAME)
+def test_a_dict_of_vectors_gets_the_bits_of_a_batch(kind):
+    policy, generator = BY_NAME[kind](), np.random.default_rng(4)
+    state, found = None, set()
+    for _ in range(5):
+        parts = {name: generator.normal(size=space.shape) for name, space in NESTED.spaces.items()}
+        parts = {name: np.asarray(part, np.float32) for name, part in parts.items()} | {"other": "not looked at"}
+        one, after = policy.act_on_one(parts, state, True, None)
+        batch, next_state = policy.predict({name: parts[name][None] for name in NESTED}, state)
+        np.testing.assert_array_equal(one, batch[0])
+        assert (after is None and next_state is None) or np.array_equal(after, next_state)
+        found.add(one.tobytes() + (b"" if after is None else after.tobytes()))
+        state = after
+    assert len(found) > 1 or kind == "DQN"
+    assert policy.act_on_one(parts | {"place": np.zeros(3)}, None, True, None) is None
+    with pytest.raises(ValueError, match="the observation lacks place"):
+        policy.predict({name: part for name, part in parts.items() if name != "place"})
+
+
+def test_a_dict_with_a_mask_an_image_or_a_choice_acts_by_tensors():
+    others = {"action_mask": MultiBinary(2), "kind": Discrete(3), "view": Box(0, 255, (12, 12, 1), np.uint8)}
+    for name, other in others.items():
+        policy = ActorCritic(Dict({"place": VECTOR, name: other}), Discrete(2), images="small")
+        seen = policy.observation_space.sample()
+        assert policy.act_on_one(seen, None, True, None) is None and policy.predict(seen)[0] in (0, 1)
 
 
 @pytest.mark.parametrize("kind", ["masked", "SAC with goals"])

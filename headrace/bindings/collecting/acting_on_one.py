@@ -13,11 +13,15 @@ from headrace.bindings.collecting.acting import act_of, called_to_act, is_own, s
 from headrace.bindings.compiled.row_functions import ModuleProgram, is_current
 from headrace.core.fused import register
 from headrace.data.flat_dict import FlatDict
+from headrace.data.rollout import Group, tree_map
+from headrace.data.spaces import Dict
 from headrace.kernels.rows import slots
 from headrace.policies.base import Policy, kind_of
 from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ
 from headrace.policies.examination import examine
+from headrace.policies.networks import DictEncoder, VectorEncoder
 from headrace.policies.numpy_io import to_action
+from headrace.policies.rnn import RecurrentEncoder
 
 # floating-point operations up to which acting on one observation takes 10 to 40 us: it keeps the GIL meanwhile
 KEEPS_GIL = 200_000
@@ -35,7 +39,7 @@ class ActingOnOne:
         self._num_draws, self._given = policy.num_draws, called[1][1:]
         self._width = 0 if policy.recurrent == "none" else policy.state_width
         self._seen, self._space = policy.observation_space, policy.action_space
-        self._shape = policy.observation_space.shape or ()
+        self._shapes = _shapes(policy)
         self._calls: list[_CallOnOne] = []  # that no thread is using
 
     def act(self, observation: Any, state: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
@@ -44,15 +48,17 @@ class ActingOnOne:
             return None
         if type(observation) is dict and isinstance(self._seen, FlatDict):
             observation = self._seen.join(observation)
-        if type(observation) is not np.ndarray or observation.shape != self._shape:
-            return None
-        if observation.dtype.kind not in "fiu":
-            return None
+        parts = observation if type(observation) is dict else {"": observation}
+        for name, shape in self._shapes.items():
+            part = parts.get(name)
+            if type(part) is not np.ndarray or part.shape != shape or part.dtype.kind not in "fiu":
+                return None
         try:
             call = self._calls.pop()
         except IndexError:  # a first call, or as many at once as never before
             call = _CallOnOne(self.acts, self._given)
-        call.observation[...] = observation
+        for name, own in call.observation.items():
+            own[...] = parts[name]
         if call.state is not None:
             if state is None:
                 call.state.fill(0)
@@ -79,7 +85,7 @@ class _CallOnOne:
 
     def __init__(self, acts: ModuleProgram, given: tuple[Any, ...]) -> None:
         program = acts.program
-        self._columns = [None if column is None else column.clone() for column in given]
+        self._columns = [tree_map(torch.clone, column) for column in given]
         seen: Any
         seen, before, random, _ = self._columns
         values = program.values((None, *self._columns))
@@ -92,7 +98,9 @@ class _CallOnOne:
         for i, output in enumerate(self._outputs):
             program.point_output(memory.words, i, output)
         memory.words[slots.TASK] = slots.ALL
-        self.observation, self.action = seen.numpy()[0], self._outputs[0].numpy()
+        parts: Any = seen if isinstance(seen, Group) else [("", seen)]
+        self.observation = {name: part.numpy()[0, ...] for name, part in parts}
+        self.action = self._outputs[0].numpy()
         self.state: Any = None if before is None else before.numpy()
         self.after: Any = None if before is None else self._outputs[-1].numpy()
         self.random: Any = None if random is None else random.numpy()
@@ -110,10 +118,28 @@ class _Last(threading.local):
 _last = _Last()
 
 
-def _given(policy: Policy, drawn: bool) -> tuple[Tensor, None, Tensor | None]:
+def _shapes(policy: Policy) -> dict[str, tuple[int, ...]]:
+    """The shape of each member of an observation; of one without members under an empty name."""
+    space = policy.observation_space
+    members = space.spaces if isinstance(space, Dict) else {"": space}
+    return {name: member.shape or () for name, member in members.items()}
+
+
+def _sees_vectors_by_name(policy: Policy) -> bool:
+    """True for a policy of observations that are a Dict of vectors of float32, all of which it sees."""
+    encoder = policy.encoder
+    encoder = encoder.encoder if type(encoder) is RecurrentEncoder else encoder
+    if type(encoder) is not DictEncoder or not isinstance(policy.observation_space, Dict):
+        return False
+    vectors = all(type(member) is VectorEncoder for member in encoder.members)
+    return vectors and len(encoder.names) == len(policy.observation_space.spaces)
+
+
+def _given(policy: Policy, drawn: bool) -> tuple[Any, None, Tensor | None]:
     """Arguments of act() for one observation, the first of an episode."""
-    seen = torch.zeros(1, *(policy.observation_space.shape or ()))
-    return seen, None, torch.zeros(1, policy.num_draws) if drawn else None
+    seen = {name: torch.zeros(1, *shape) for name, shape in _shapes(policy).items()}
+    random = torch.zeros(1, policy.num_draws) if drawn else None
+    return (Group(seen) if isinstance(policy.observation_space, Dict) else seen[""]), None, random
 
 
 def _of(policy: Policy, deterministic: bool) -> ActingOnOne | None:
@@ -122,7 +148,9 @@ def _of(policy: Policy, deterministic: bool) -> ActingOnOne | None:
     found = kept.get((ActingOnOne, drawn))
     if found is not None and is_current(found.acts.reach):
         return found  # type: ignore[no-any-return]
-    if not is_own(policy) or not sees_vectors(policy) or (drawn and kind_of(policy) is DiscreteActorQ):
+    if not is_own(policy) or not (sees_vectors(policy) or _sees_vectors_by_name(policy)):
+        return None
+    if drawn and kind_of(policy) is DiscreteActorQ:
         return None
     acts = act_of(policy, *_given(policy, drawn))
     if not isinstance(acts, ModuleProgram) or acts.copies:
