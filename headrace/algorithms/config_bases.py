@@ -46,7 +46,7 @@ class ActorCriticConfig:
     normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
     recurrent: Literal["none", "gru", "lstm"] = "none"  # recurrent network between the hidden layers and the outputs
     rnn_size: int = 64  # size of the recurrent network
-    sequence_length: int = 0  # steps of gradients through time, a divisor of num_steps; 0: all. PPO chooses it if not given
+    sequence_length: int = 0  # steps of gradients through time, a divisor of num_steps; 0: all. PPO can choose it
     critic_hidden: tuple[int, ...] | None = None  # sizes of the critic's hidden layers; None: those of hidden
     critic_members: tuple[str, ...] = ()  # members of a Dict observation that the critic sees, and the actor does not
     ortho_init: bool = True  # orthogonal initial weights; False: those of torch.nn.Linear

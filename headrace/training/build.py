@@ -48,10 +48,9 @@ from headrace.training.combinations import check_lag, say_unused_by_spaces
 from headrace.training.config import WRAPPING, TrainConfig
 from headrace.training.episodes import info_columns
 from headrace.training.multi_agent import MakePolicy
-from headrace.training.plan import TrainPlan, making, of_images, options_of, saved_settings, stepped_by, with_privileged
+from headrace.training.plan import TrainPlan, making, of_env, of_images, options_of, saved_settings, stepped_by
 from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
-from headrace.training.scaling import with_useful_stagger
 from headrace.training.shards import Sharded
 
 ROWS = 64  # rows of a rollout, over all environments, within which an off-policy algorithm learns by default
@@ -119,7 +118,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if plan.assumed and any(is_for_nature(observed) for observed, _ in env.spaces.values()):
         plan = of_images(replace(plan, config=config))
         config = plan.config
-    chosen = plan = with_useful_stagger(with_privileged(plan, env), env)
+    chosen = plan = of_env(plan, env)
     config = replace(config, stagger=plan.config.stagger)
     say_unused_by_spaces(plan.algorithm_config, env)
     plan = _with_whole_gradient_steps(plan, env, config)

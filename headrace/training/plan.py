@@ -36,15 +36,7 @@ from headrace.training.combinations import (
 )
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
 from headrace.training.multi_agent import with_self_play
-from headrace.training.scaling import (
-    by_their_library,
-    derived,
-    of_asynchronous,
-    of_lag,
-    of_sequences,
-    settings_for,
-    unregistered,
-)
+from headrace.training.scaling import FOLLOWING, by_their_library, derived, settings_for, unregistered
 
 if TYPE_CHECKING:
     from headrace.algorithms.base import Algorithm
@@ -225,7 +217,13 @@ def of_images(plan: TrainPlan) -> TrainPlan:
     return replace(plan, **changed, facts=("images", *plan.facts))
 
 
-def with_privileged(plan: TrainPlan, env: Env) -> TrainPlan:
+def of_env(plan: TrainPlan, env: Env) -> TrainPlan:
+    """Adapt the plan to environments that have been made: which members the critic alone sees, and whether a stagger
+    that followed has a time limit. Raises ValueError if the algorithm's usual actor would see privileged_state."""
+    return _with_useful_stagger(_with_privileged(plan, env), env)
+
+
+def _with_privileged(plan: TrainPlan, env: Env) -> TrainPlan:
     """Change the plan such that the critic alone sees privileged_state, unless the user has given settings for members,
     or a policy. Raises ValueError if the algorithm's usual actor would see it."""
     said = plan.given.keys() & {"ignore", "critic_members"} or plan.own_policy is not None
@@ -241,6 +239,21 @@ def with_privileged(plan: TrainPlan, env: Env) -> TrainPlan:
     return replace(plan, algorithm_config=replace(own, critic_members=(PRIVILEGED,)))
 
 
+def _with_useful_stagger(plan: TrainPlan, env: Env) -> TrainPlan:
+    """Remove the stagger that followed from num_envs, if episodes have no time limit over which to spread them. Says so
+    of a stagger that was given."""
+    if not plan.config.stagger or env.max_steps is not None:
+        return plan
+    if "stagger" in plan.derived:
+        follows = {name: value for name, value in plan.derived.items() if name != "stagger"}
+        return replace(plan, config=replace(plan.config, stagger=False), derived=follows)
+    tell(
+        f"stagger does nothing: it begins episodes at different steps of the time limit, and {env.name} has none; "
+        "leave stagger out, or give time_limit"
+    )
+    return plan
+
+
 def _has_it(env: Env) -> bool:
     """Tell whether an agent's observations have the member PRIVILEGED."""
     seen = [observed for observed, _ in env.spaces.values()]
@@ -252,7 +265,7 @@ def _of_actors(config: TrainConfig, own: Any, given: Settings) -> tuple[Any, Set
     """Return the algorithm's config with settings that follow from the mode of collection and a recurrent policy, and
     these settings."""
     follows: dict[str, Any] = {}
-    for rule in (of_asynchronous, of_lag, of_sequences):
+    for rule in FOLLOWING:
         if found := rule(config, own, given):
             follows, own = {**follows, **found}, replace(own, **found)
     return own, follows

@@ -12,23 +12,18 @@ change nothing but the speed, so that a seed gives the same results on every mac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from math import ceil, log2, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace import envs
 from headrace.algorithms.base import OFFLINE
 from headrace.core.cores import cores
-from headrace.core.terminal import tell
 from headrace.core.types import Settings
 from headrace.envs.simulators.by_library import published
 from headrace.envs.simulators.published import Published
 from headrace.envs.sources import MUJOCO, is_kernel
 from headrace.training.config import TrainConfig, merge_settings
-
-if TYPE_CHECKING:
-    from headrace.envs.base import Env
-    from headrace.training.plan import TrainPlan
 
 NUM_ENVS = 8  # one process takes as many steps/s with them as with one, and a rollout has several episodes
 # of a rollout: Schulman et al. 2017 (arXiv:1707.06347), tables 3 and 5
@@ -180,21 +175,6 @@ def _divisor(number: int, wanted: int) -> int:
     return min(divisors, key=lambda k: max(k / wanted, wanted / k))
 
 
-def with_useful_stagger(plan: TrainPlan, env: Env) -> TrainPlan:
-    """Remove the stagger that followed from num_envs, if episodes have no time limit over which to spread them. Says so
-    of a stagger that was given."""
-    if not plan.config.stagger or env.max_steps is not None:
-        return plan
-    if "stagger" in plan.derived:
-        follows = {name: value for name, value in plan.derived.items() if name != "stagger"}
-        return replace(plan, config=replace(plan.config, stagger=False), derived=follows)
-    tell(
-        f"stagger does nothing: it begins episodes at different steps of the time limit, and {env.name} has none; "
-        "leave stagger out, or give time_limit"
-    )
-    return plan
-
-
 def of_sequences(config: TrainConfig, algorithm_config: Any, given: Settings) -> Settings:
     """Settings for minibatches of SEQUENCES sequences, if the policy is recurrent and the rollout is large enough.
     `given` settings stay, and the others follow: sequences are cut such that a given minibatch_size has
@@ -243,6 +223,9 @@ def of_lag(config: TrainConfig, algorithm_config: Any, given: Settings) -> Setti
         return {}
     num_steps = algorithm_config.lagging(config.num_envs, lag).num_steps
     return {"num_steps": num_steps} if num_steps != algorithm_config.num_steps else {}
+
+
+FOLLOWING = (of_asynchronous, of_lag, of_sequences)  # rules of settings that follow from others than num_envs
 
 
 def scaling_message(config: TrainConfig, settings: Settings) -> str:

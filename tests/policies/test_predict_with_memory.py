@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+import headrace as hr
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core.fused import plain_only
 from headrace.data.spaces import Box, Discrete
+from headrace.deploy.numpy_writer import load
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
@@ -80,3 +82,13 @@ def test_states_of_policies_without_one_are_refused():
     assert states["b"].shape == (1, 14)
     with pytest.raises(TypeError, match="takes a dict of states by agent, got array"):
         together.predict({"a": ROWS[0]}, states["a"])
+
+
+def test_an_exported_policy_refuses_states_of_another_shape(tmp_path):
+    hr.export(KINDS["gru"](), "numpy", tmp_path / "brain.py")
+    policy = load((tmp_path / "brain.py").read_bytes())
+    _, state = policy.predict(ROWS)
+    assert state.shape == (5, 7)
+    for wrong in (state[:1], state[0], np.zeros((5, 14), np.float32)):
+        with pytest.raises(ValueError, match=rf"expected a state of shape \(5, 7\).*got \({wrong.shape[0]},"):
+            policy.predict(ROWS, wrong)
