@@ -133,7 +133,7 @@ def test_a_run_says_which_sequences_it_has_and_resumes_with_them(in_tmp, capsys)
 def test_too_few_sequences_are_named_with_a_remedy():
     config = PPOConfig(num_steps=64, minibatch_size=64)
     said = too_few(64, 64, config)
-    assert "1 sequences of 64 rows (sequence_length 64, minibatch_size 64)" in said
+    assert "1 sequence of 64 rows (sequence_length 64, minibatch_size 64)" in said
     assert "give minibatch_size=512 or more, or a shorter sequence_length" in said
     assert too_few(3 * 64, 64, config) is None and too_few(3, 1, config) is None
     assert "2 rows (minibatch_size 64)" in too_few(2, 1, config) and "sequence" not in too_few(2, 1, config)
