@@ -46,7 +46,8 @@ def too_few(rows: int, length: int, config: Any) -> str | None:
     remedy = f"give {name}={MANY * length} or more" if name else "give more num_envs"
     what, seen = f"{rows} rows", size
     if length > 1:
-        what, seen = f"{rows // length} sequence{'s' * (rows > length)} of {length} rows", f"sequence_length {length}, {size}"
+        what = f"{rows // length} sequence{'s' * (rows > length)} of {length} rows"
+        seen = f"sequence_length {length}, {size}"
         remedy += ", or a shorter sequence_length"
     return f"minibatches of {what} ({seen}) are learned in plain PyTorch; it is for {FEWEST} or more: {remedy}"
 
