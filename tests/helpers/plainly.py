@@ -28,4 +28,6 @@ def compile_no_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let losses be learned in plain PyTorch where no kernel serves: for algorithms whose learning is compiled by what
     a test tries with others."""
     for module in (compiled_learning, compiled_objectives):
-        monkeypatch.setattr(module, "too_few", lambda rows: f"a test learns minibatches of {rows} rows in plain PyTorch")
+        monkeypatch.setattr(
+            module, "too_few", lambda rows: f"a test learns minibatches of {rows} rows in plain PyTorch"
+        )

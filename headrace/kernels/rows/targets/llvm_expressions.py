@@ -149,7 +149,7 @@ class Reader:
         if isinstance(value, Constant):
             return self._constant(value, view)
         element, (memory, offset) = ELEMENTS[value.dtype], self.step.address(value, view.offset)
-        if value.rows:
+        if self.step.plan.in_lanes(value):
             found = b.load(memory, b.plus(self.place(view, offset, self.step.pitch), self.lane), element)
         else:
             found = self._uniform(memory, view, offset, element)
