@@ -66,8 +66,8 @@ class Transposed(Value):
 
 @dataclass(eq=False)
 class Packed(Value):
-    """A weight as a left factor on tiles (targets.llvm_tiles), or for blocks of one row (targets.llvm_alone). shape: so
-    many words."""
+    """A weight as a left factor on tiles (targets.llvm_tiles), or turned for blocks of one row (targets.llvm_products).
+    shape: so many words."""
 
     source: View = None  # type: ignore[assignment]
 

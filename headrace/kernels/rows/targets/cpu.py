@@ -20,9 +20,15 @@ from headrace.kernels.rows.row_program import (
 from headrace.kernels.rows.targets.cpu_calls import Caller
 from headrace.kernels.rows.targets.cpu_rolled import Address
 from headrace.kernels.rows.targets.cpu_sums import add_block, divided, finish, function, gradients, indices, place_in
-from headrace.kernels.rows.targets.llvm_alone import multiply_alone, padded_step, turn_weight
 from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, expression, in_memory
-from headrace.kernels.rows.targets.llvm_products import Multiply, multiply, transposed_step
+from headrace.kernels.rows.targets.llvm_products import (
+    Multiply,
+    multiply,
+    multiply_alone,
+    padded_step,
+    transposed_step,
+    turn_weight,
+)
 from headrace.kernels.rows.targets.llvm_steps import (
     COUNT,
     begin,

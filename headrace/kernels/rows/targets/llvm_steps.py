@@ -230,14 +230,6 @@ def combined(b: Body, function: str, x: str, y: str) -> str:
     return (maximum if function == "max" else minimum)(b, x, y)
 
 
-def filled(module: Module, count: int, number: float) -> str:
-    """The function that sets so many numbers, whole vectors, to one."""
-    b = Body()
-    with b.loop(count, VECTOR) as i:
-        b.store(b.number(number), "%sums", i)
-    return module.function(b, "ptr noalias %sums")
-
-
 def row_sum_step(plan: Plan, module: Module, value: Reduce) -> Step:
     """Add numbers of the block's rows to VECTOR accumulators of each number, at %sums; or keep the larger of both."""
     step = begin(plan, module, True)
