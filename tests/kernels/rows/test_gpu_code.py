@@ -15,6 +15,7 @@ from torch import nn
 from headrace.bindings.compiled.loss_conditions import Conditions
 from headrace.bindings.compiled.loss_program import NUMPY
 from headrace.bindings.compiled.loss_tries import Tries
+from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_adam import adam_text
 from headrace.kernels.rows.gpu.gpu_code import ptx
@@ -23,6 +24,7 @@ from headrace.kernels.rows.gpu.gpu_text import SHARED, THREADS
 from headrace.kernels.rows.lowering.loss import lower
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_plan import Plan
+from headrace.kernels.rows.row_program import FUNCTIONS, Input, Output, Program, whole
 from headrace.kernels.rows.row_schedule import plan
 from headrace.kernels.rows.tracing.trace_loss import trace
 from tests.bindings.losses import gru, ppo_residual, sac_critic
@@ -52,6 +54,18 @@ def test_code_of_losses_is_lean(make: Any, tmp_path: Path) -> None:
         assert (make is wide) == any(name.startswith("gradients") for name in names)
         assert all(kernel.shared <= SHARED for kernel in made.kernels)
         lean(ptx(f"sm_90\n{made.text}").decode(), names, tmp_path)
+
+
+def test_no_function_needs_doubles() -> None:
+    """A GPU has few units for them, and consumers' GPUs next to none."""
+    build, inputs = Builder(), tuple(Input((), True, "f32", f"x{i}", i) for i in range(3))
+    numbers, truths = [whole(x) for x in inputs], [build.map("bool", whole(x)) for x in inputs]
+    given = dict.fromkeys(("and", "or", "xor", "not"), truths) | {"where": [truths[0], *numbers]}
+    made = {name: build.map(name, *given.get(name, numbers)[:count]) for name, count in FUNCTIONS.items()}
+    outputs = tuple(Output(name, build.map("float", x) if x.value.dtype != "f32" else x) for name, x in made.items())
+    text = emitted(plan(Program("all", inputs, (), outputs), vectors=False), ["float32"] * 3, 4, gpu=True).text
+    assert {"sin", "cos", "fmod", "lgamma", "pow"} <= made.keys()
+    assert "double" not in text and ".f64" not in ptx(f"sm_90\n{text}").decode()
 
 
 def test_code_of_adam_is_lean(tmp_path: Path) -> None:

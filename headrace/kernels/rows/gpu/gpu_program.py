@@ -95,8 +95,8 @@ def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device,
 
 def _code(text: str, device: torch.device) -> Ptx:
     """Code of kernels for a GPU; for the CPU, of the program that runs them in tests."""
+    from headrace.kernels.rows.cpu_code import unoptimised_code
     from headrace.kernels.rows.gpu.gpu_code import ptx
-    from headrace.kernels.rows.targets.cpu_code import unoptimised_code
 
     if device.type == "cuda":
         return Ptx(*bytes_of_text("kernels", f"{architecture(device)}\n{text}", ptx))

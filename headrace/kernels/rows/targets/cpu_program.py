@@ -65,8 +65,8 @@ class Layout:
 
 def compiled(plan: Plan, dtypes: Sequence[str]) -> CpuProgram:
     """A plan as machine code. dtypes: of the columns' memory, as numpy names them."""
+    from headrace.kernels.rows.cpu_code import is_wide, object_code
     from headrace.kernels.rows.targets.cpu import assembly
-    from headrace.kernels.rows.targets.cpu_code import is_wide, object_code
 
     program = plan.program
     counts = len(program.columns), len(program.uniforms), len(program.outputs)

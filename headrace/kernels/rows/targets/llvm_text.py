@@ -26,10 +26,6 @@ class Body:
         return self.kind("float")
 
     @property
-    def f64(self) -> str:
-        return self.kind("double")
-
-    @property
     def i32(self) -> str:
         return self.kind("i32")
 
@@ -56,10 +52,6 @@ class Body:
         """A float32 in all places."""
         return self.splat(f"float {literal(number)}")
 
-    def double(self, number: float) -> str:
-        """A float64 in all places."""
-        return self.splat(f"double {double_literal(number)}")
-
     def integer(self, number: int) -> str:
         """An int32 in all places."""
         return self.splat(f"i32 {number}")
@@ -72,17 +64,13 @@ class Body:
         """An instruction on float32 values."""
         return self.new(f"{operation} {self.f32} {', '.join(values)}")
 
-    def doubles(self, operation: str, *values: str) -> str:
-        """An instruction on float64 values."""
-        return self.new(f"{operation} {self.f64} {', '.join(values)}")
-
     def ints(self, operation: str, *values: str) -> str:
         """An instruction on int32 values."""
         return self.new(f"{operation} {self.i32} {', '.join(values)}")
 
     def intrinsic(self, name: str, kind: str, *values: str) -> str:
         """A call of one of LLVM's intrinsics whose operands are all of its result's type."""
-        suffix = {"float": "f32", "double": "f64", "i32": "i32"}[kind]
+        suffix = {"float": "f32", "i32": "i32"}[kind]
         full = f"llvm.{name}.{suffix if self.width == 1 else f'v{self.width}{suffix}'}"
         own = self.kind(kind)
         self.intrinsics.add(f"declare {own} @{full}({', '.join([own] * len(values))})")
