@@ -128,6 +128,11 @@ def tensor_cores() -> AbstractContextManager[None]:
     return _switched_on("HEADRACE_TENSOR_CORES")
 
 
+def one_launch() -> AbstractContextManager[None]:
+    """Let compiled losses be one launch within this block."""
+    return _switched_on("HEADRACE_ONE_LAUNCH")
+
+
 def bijection() -> AbstractContextManager[None]:
     """Draw permutations without a sort within this block."""
     return _switched_on("HEADRACE_BIJECTION")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import ROOT, Row, environment, interpreter_with, run_program
-from benchmarks.speed.gpu_card import Card, bijection, errors_of, tensor_cores
+from benchmarks.speed.gpu_card import Card, bijection, errors_of, one_launch, tensor_cores
 from benchmarks.speed.own_networks import Residual
 from headrace import envs
 from headrace.algorithms.ppo import PPO, PPOConfig
@@ -115,6 +115,7 @@ def ways_of_iterations(card: Card) -> dict[str, tuple[str, Callable[[], Abstract
     come last: once offered, they serve."""
     found: dict[str, Any] = {f"plain torch, {name}": (name, plain_only) for name in card.of(PRECISIONS, PRECISIONS[:1])}
     found |= {"row programs": ("float32", nullcontext), "row programs, tensor cores": ("float32", tensor_cores)}
+    found["row programs, one launch"] = "float32", one_launch
     found |= card.of({"row programs, TF32": ("tf32", tensor_cores)}, {})
     if card.backend == "cuda":
         found |= {"kernels": ("float32", nullcontext), "kernels, bijection": ("float32", bijection)}

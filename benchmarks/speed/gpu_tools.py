@@ -110,7 +110,7 @@ def profiled(card: Card) -> None:
 
 
 def counted(lines: Iterable[str]) -> list[dict[str, dict[str, str]]]:
-    """For each of what was profiled the metrics of its kernels, of ncu's table: by section and name, with units."""
+    """Read ncu's table: for each of what was profiled the metrics of its kernels, by section and name, with units."""
     found: list[dict[str, dict[str, str]]] = []
     for row in csv.DictReader(line for line in lines if line.startswith('"')):
         kernel = row["Kernel Name"].split("(")[0]

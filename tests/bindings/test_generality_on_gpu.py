@@ -10,6 +10,9 @@ import torch
 from helpers.assembled import assembled
 from torch import Tensor
 
+from benchmarks.speed.generality import prepare
+from headrace.bindings.compiled import loss_conditions
+from headrace.core import fused
 from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_code import ptx
 from headrace.kernels.rows.gpu.gpu_kernels import emitted
@@ -93,6 +96,19 @@ def compared(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_compute_what_the_cpus_programs_do(name: str) -> None:
     compared(name)
+
+
+def test_large_images_are_refused_for_their_convolutions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fused, "_said", set())
+    monkeypatch.setattr(loss_conditions, "on_gpu", lambda device: True)
+    ours, _ = prepare(NAMES[PLAIN[0]])
+    ours.learn()
+    ours.act()
+    said = capsys.readouterr().err
+    why = "has a convolution, or pooling, with 102,400 numbers in all windows of an image; up to 16,384 are compiled"
+    assert "learning runs in plain PyTorch: convolutions.py:" in said and why in said
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in PLAIN])

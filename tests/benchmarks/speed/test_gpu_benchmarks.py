@@ -14,7 +14,7 @@ import torch
 from helpers import benchmark, forked
 from helpers.assembled import assembled
 
-from benchmarks.speed import cpu_or_gpu, gpu, gpu_card, gpu_carried, gpu_ceilings, gpu_expected, gpu_tools
+from benchmarks.speed import cpu_or_gpu, gpu, gpu_aims, gpu_card, gpu_carried, gpu_ceilings, gpu_expected, gpu_tools
 from headrace.kernels.rows.gpu import gpu_code
 
 
@@ -150,7 +150,7 @@ def test_tools_are_given_options_that_they_have():
 
 @pytest.mark.parametrize("part", ["memcheck", "profile"])
 def test_a_tool_that_fails_is_an_error_of_its_part_alone(part, tmp_path, monkeypatch):
-    """What compute-sanitizer says where no GPU can be reached, and what ncu says without permission to count."""
+    """Messages as compute-sanitizer has where no GPU can be reached, and ncu without permission to count."""
     program = tmp_path / "tool"
     program.write_text("#!/bin/sh\necho '========= Error: no card'\necho ERR_NVGPUCTRPERM >&2\nexit 9\n")
     program.chmod(0o755)
@@ -164,3 +164,9 @@ def test_a_tool_that_fails_is_an_error_of_its_part_alone(part, tmp_path, monkeyp
 
 def test_the_page_has_the_table_of_expected_times():
     assert gpu_expected.table() in gpu_expected.PAGE.read_text()
+
+
+def test_the_page_has_the_table_of_aims():
+    assert gpu_aims.table() in gpu_expected.PAGE.read_text()
+    # two critics of 12 weights and their targets, an actor of 6: outputs, gradients of weights, and of what comes in
+    assert gpu_aims.off_policy_flop([2, 3], [3, 4], delay=1) == 2 * (2 * 3 * 12 + 2 * 12 + 6 + 3 * 6 + 2 * 2 * 12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_adam import adam_text
 from headrace.kernels.rows.gpu.gpu_code import ptx
+from headrace.kernels.rows.gpu.gpu_gradients import ENOUGH, gradients_of
 from headrace.kernels.rows.gpu.gpu_kernels import emitted
 from headrace.kernels.rows.gpu.gpu_text import SHARED, THREADS
 from headrace.kernels.rows.lowering.loss import lower
@@ -54,6 +56,27 @@ def test_code_of_losses_is_lean(make: Any, tmp_path: Path) -> None:
         assert (make is wide) == any(name.startswith("gradients") for name in names)
         assert all(kernel.shared <= SHARED for kernel in made.kernels)
         lean(ptx(f"sm_90\n{made.text}").decode(), names, tmp_path)
+
+
+def test_large_products_load_four_numbers_at_a_time() -> None:
+    own, dtypes = planned(wide(40))
+    kernels = ptx(f"sm_90\n{emitted(own, dtypes, 64, gpu=True).text}").decode().split(".entry ")
+    (gradients,) = (x for x in kernels if x.startswith("gradients"))
+    assert {*re.findall(r"ld[.]global([.]v4)?[.]b32", gradients)} == {".v4"}
+    (phase,) = (x for x in kernels if x.startswith("phase"))
+    loop = phase[phase.index("ld.shared.v4") :]
+    assert len(re.findall(r"ld[.]global[.]v4", loop)) >= 8 and len(re.findall(r"ld[.]shared[.]v4", loop)) >= 16
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5, 9])
+def test_gradients_are_one_wave_of_blocks(layers: int) -> None:
+    """A block beyond those that run at once would double the time."""
+    hidden = [part for _ in range(layers) for part in (nn.Linear(256, 256), nn.ReLU())]
+    net = nn.Sequential(nn.Linear(8, 256), *hidden, nn.Linear(256, 1))
+    made = lambda net, batch: net(batch["x"]).square().mean(), (net, {"x": torch.randn(40, 8)})
+    found = gradients_of(planned(made)[0])
+    tiles = sum(math.prod(apart.tiles) for apart in found.apart.values())
+    assert tiles == 4 * layers and ENOUGH - tiles < tiles * found.chunks <= ENOUGH
 
 
 def test_no_function_needs_doubles() -> None:

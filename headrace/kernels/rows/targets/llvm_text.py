@@ -129,18 +129,19 @@ class Body:
         return self.new(f"add i64 {x}, {y}")
 
     @contextmanager
-    def loop(self, end: str | int, step: int = 1, begin: str | int = 0) -> Iterator[str]:
+    def loop(self, end: str | int, step: str | int = 1, begin: str | int = 0) -> Iterator[str]:
         """Lines within this run for an index from `begin` to below `end`, at least once."""
         with self.carrying(end, [], step, begin) as (index, _, _):
             yield index
 
     @contextmanager
     def carrying(
-        self, end: str | int, starts: list[tuple[str, str]], step: int = 1, begin: str | int = 0
+        self, end: str | int, starts: list[tuple[str, str]], step: str | int = 1, begin: str | int = 0
     ) -> Iterator[tuple[str, list[str], list[str]]]:
         """A loop that carries values on, given as (type, first value): their names within it, and a list for what they
         are at its end. After the loop these are the last ones."""
-        if isinstance(end, int) and isinstance(begin, int) and end <= begin + step:  # once
+        known = isinstance(end, int) and isinstance(begin, int) and isinstance(step, int)
+        if known and end <= begin + step:  # type: ignore[operator]  # once
             last: list[str] = []
             yield str(begin), [value for _, value in starts], last
             return
