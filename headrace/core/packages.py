@@ -1,4 +1,4 @@
-"""Which code is Headrace's own, versions of the installed packages, and the commit of Headrace that runs."""
+"""Code of Headrace's own, versions of the installed packages, and the commit of Headrace that runs."""
 
 from __future__ import annotations
 

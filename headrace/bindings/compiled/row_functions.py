@@ -198,7 +198,7 @@ class LastFound(threading.local):
         return True if serves else found or False
 
     def take(self, *call: object) -> Any:
-        """What answer() was given for this call, if it was the last one; else None. It is not kept after that."""
+        """Programs that answer() was given for this call, if it was the last; else None. They are not kept."""
         found = self.found if self.call == (*map(id, call),) else None
         self.found, self.call = None, ()
         return found
