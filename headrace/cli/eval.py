@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
+from headrace.cli import pairs
 from headrace.cli.run_policy import Choice, eval_counts, load_chosen, skills_of
 from headrace.core.terminal import say
 from headrace.core.trust import code_of
@@ -36,7 +37,7 @@ class Eval:
 
 def main(arguments: list[str]) -> None:
     """Evaluate, and print a table or JSON."""
-    options = tyro.cli(Eval, prog="headrace eval", description=DESCRIPTION, args=arguments)
+    options = pairs.cli(Eval, "eval", DESCRIPTION, args=arguments)
     with code_of(options.run, trust=options.choice.trust):
         policy, folder, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
         counts = {} if options.choice.env else dict(eval_counts(options.run))

@@ -44,10 +44,10 @@ def plot(
 
     Each environment has a row: the return of training episodes against environment steps and against wall time. A
     single run is plotted as its running mean over 100 episodes, with a dot for each episode. Several runs of one group
-    are treated as seeds. Their line is the interquartile mean of their running means, with a 95 % confidence band by
-    stratified bootstrap (Agarwal et al. 2021, arXiv:2108.13264). If `by` puts runs with several settings into one
-    group, the bootstrap draws runs among those with the same settings. A run that ended before others keeps its last
-    value.
+    are treated as seeds. Their line is the mean of their running means, of four and more runs the interquartile mean,
+    with a 95 % confidence band by stratified bootstrap (Agarwal et al. 2021, arXiv:2108.13264). If `by` puts runs with
+    several settings into one group, the bootstrap draws runs among those with the same settings. A run that ended
+    before others keeps its last value.
     With several agents there is a line for each agent, or for each group with its own policy: the mean return over the
     run's window of episodes. With self-play the learner's Elo rating is plotted in place of returns.
     Damaged rows of a run's logs are left out, with a warning for each.
@@ -188,7 +188,7 @@ def _plot_env(row: Sequence[Axes], env: str, groups: Mapping[str, Sequence[Histo
     first.set_title(_label(env), loc="left", fontweight="bold")
     rated = any(RATING in run.by_agent for members in groups.values() for run in members)
     first.set_ylabel(RATING if rated else "episode return")
-    first.legend(loc="best", frameon=False, fontsize=9)
+    first.legend(loc="upper left", bbox_to_anchor=(0.0, -0.16), frameon=False, fontsize=9)  # below: it hides no curve
 
 
 def _plot_group(panel: Axes, axis: str, colour: str, name: str, members: Sequence[History]) -> None:

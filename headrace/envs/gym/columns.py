@@ -14,6 +14,7 @@ import torch
 from headrace.core.terminal import tell
 from headrace.core.text import shown
 from headrace.data.flat_action import FlatAction, FlatBox
+from headrace.data.flat_dict import FlatDict
 from headrace.data.rollout import Value
 from headrace.data.spaces import Box, Key, Sample, Space, leaves
 
@@ -47,6 +48,21 @@ def put(columns: Views, row: int, index: int, observation: Sample) -> None:
         if values.dtype.kind not in NUMBERS:  # an assignment would parse text as a number
             raise TypeError(f"its entries are of dtype {values.dtype}, not numbers")
         column[row, index] = values
+
+
+def lacking(space: Space, observation: Sample) -> str:
+    """Name the key of a Dict space that an observation does not have; empty if it has all of them."""
+    members = space.members if isinstance(space, FlatDict) else getattr(space, "spaces", None)
+    if not isinstance(members, Mapping):
+        return ""
+    if not isinstance(observation, Mapping):
+        return f"it is a {type(observation).__name__}, and has to be a dict with {', '.join(map(repr, members))}"
+    for key, member in members.items():
+        if key not in observation:
+            return f"it has no {key!r}, only {', '.join(map(repr, observation)) or 'no key at all'}"
+        if inner := lacking(member, observation[key]):
+            return f"in {key!r}, {inner}"
+    return ""
 
 
 def copied(value: Sample) -> Sample:
