@@ -50,6 +50,8 @@ def main(arguments: list[str]) -> None:
         facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}
         facts |= {"seed": options.seed, "deterministic": deterministic, "seconds": result.seconds, "cut": result.cut}
         facts |= {"return": _statistics(result.returns), "length": _statistics(result.lengths)}
+        if result.means():
+            facts["info"] = {name: _statistics(result.infos[name]) for name in result.means()}
         if result.by_agent:
             facts["return_by_agent"] = {agent: _statistics(returns) for agent, returns in result.by_agent.items()}
         say(json.dumps(facts))
@@ -63,11 +65,13 @@ def main(arguments: list[str]) -> None:
 
 def _statistics(values: tuple[float, ...] | tuple[int, ...]) -> dict[str, float]:
     array = np.array(values, float)
+    array = array[~np.isnan(array)]  # an info may lack a number
     return {name: float(getattr(np, name)(array)) for name in ("mean", "std", "min", "median", "max")}
 
 
 def _table(result: Evaluation) -> str:
     rows = {"return": _statistics(result.returns), "length": _statistics(result.lengths)}
+    rows |= {name: _statistics(result.infos[name]) for name in result.means()}
     rows |= {f"return of {agent}": _statistics(returns) for agent, returns in result.by_agent.items()}
     width = max(8, *(len(row) for row in rows))
     lines = [" " * width + "".join(f"{name:>12}" for name in rows["return"])]

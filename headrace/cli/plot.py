@@ -34,6 +34,8 @@ class Plot:
     output: Path | None = None
     # group runs by these settings, such as learning_rate; without it, by all that differ and concern learning
     by: tuple[str, ...] | None = None
+    # the column to plot in place of returns: a name of log_info, or one of metrics.jsonl, such as value_loss
+    metric: str | None = None
 
 
 def main(arguments: list[str]) -> None:
@@ -42,6 +44,8 @@ def main(arguments: list[str]) -> None:
     if len(options.runs) == 1 and lineages.is_population(options.runs[0]):
         if options.by is not None:
             raise ValueError(f"--by {' '.join(options.by)} groups runs, and {options.runs[0]} is a population")
+        if options.metric is not None:
+            raise ValueError(f"--metric is of runs, and {options.runs[0]} is a population: name its members' folders")
         say(f"wrote {lineages.plot(options.runs[0], options.output)}")
         return
-    say(f"wrote {plot(options.runs, options.output, options.by)}")
+    say(f"wrote {plot(options.runs, options.output, options.by, options.metric)}")

@@ -190,7 +190,7 @@ class VectorAdapter(Env):
 
     def _look(self, rollout: Rollout, infos: Mapping[str, Sample], ended: bool) -> None:
         """Report unread entries of infos, once, in a training (its rollouts have additional columns)."""
-        if not (training := rollout.columns.keys() > self.columns().keys()) or ended:
+        if not (training := not rollout.columns.keys() <= {*self.columns(), "info"}) or ended:
             self._looked = True
         if not training:
             return
