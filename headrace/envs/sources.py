@@ -148,7 +148,8 @@ def short_name(name: str, source: Any) -> str:
         return place.rpartition(".")[2]
     if own not in UNTOLD:
         return own
-    return _made_by(source) or (Path(place).stem if own == "<lambda>" else own)
+    stem = Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
+    return _made_by(source) or (stem if own == "<lambda>" else own)
 
 
 def _made_by(source: Any) -> str:

@@ -59,7 +59,8 @@ def lacking(space: Space, observation: Sample) -> str:
         return f"it is a {type(observation).__name__}, and has to be a dict with {', '.join(map(repr, members))}"
     for key, member in members.items():
         if key not in observation:
-            return f"it has no {key!r}, only {', '.join(map(repr, observation)) or 'no key at all'}"
+            others = ", ".join(map(repr, observation))
+            return f"it has no {key!r}, " + (f"only {others}" if others else "and no other key")
         if inner := lacking(member, observation[key]):
             return f"in {key!r}, {inner}"
     return ""
@@ -132,7 +133,9 @@ def began(outcome: Sample) -> tuple[Sample, Any]:
 
 class EndNumbers:
     """Reads the numbers that log_info names from the infos of episodes' last steps; NaN if an info does not have one,
-    or has None."""
+    or has None. quiet: prints nothing, as in evaluations, whose training has said it."""
+
+    quiet = False
 
     def __init__(self) -> None:
         self._found: set[str] = set()  # names that an episode had
@@ -151,7 +154,8 @@ class EndNumbers:
             text = f"log_info names {', '.join(missing)}, and the info of an episode's last step has {has}"
             if missing != [SUCCESS]:
                 raise KeyError(text)
-            tell(f"{text}: there is no success_rate until one has it, and episodes without it do not count")
+            if not self.quiet:
+                tell(f"{text}: there is no success_rate until one has it, and episodes without it do not count")
         return [as_number(given[name], f"info[{name!r}]") if name in given else math.nan for name in names]
 
 

@@ -343,7 +343,7 @@ class InlineEnv(Env):
     def _bind(self, rollout: Rollout) -> None:
         """NumPy views of a rollout's columns: made once, because indexing tensors is ten times slower."""
         if self._rollout is None and self.first_env == 0:  # rollouts that are not for learning have only these columns
-            self._looked = rollout.columns.keys() <= {*self.columns(), "info"}
+            self._looked = self._end_numbers.quiet = rollout.columns.keys() <= {*self.columns(), "info"}
         self._rollout = rollout
         self._bind_spaces(rollout)
         self._valid = rollout.valid.numpy()
