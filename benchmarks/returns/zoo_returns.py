@@ -6,7 +6,7 @@ seeds and versions in the same run, beside the zoo's published figure.
 
 FOLDER: that of the hyperparams of rl-baselines3-zoo. Each training is a process with one thread (zoo_returns_one.py).
 Its row is appended to results/zoo_returns.jsonl when it has ended, and a further call goes on with those that are
-missing. --measure trains 20,000 steps of each library, and says the hours of five seeds of both. Needs
+missing. --measure trains 5,000 and 25,000 steps of each library, and says the hours of five seeds of both. Needs
 Stable-Baselines3, PyYAML, and Box2D and MuJoCo for their tasks.
 """
 
@@ -22,7 +22,7 @@ from benchmarks.common import Neighbours, Row, finish, parser, read_rows, run_pr
 
 BENCHMARK = "zoo_returns"
 LIBRARIES = ("headrace", "sb3")
-MEASURED = 20_000  # steps of --measure
+MEASURED = 5_000, 25_000  # steps of --measure: start-up is in both
 # mean and standard deviation of benchmark.md of rl-baselines3-zoo at 22e3ff2 (April 2026), each of one trained model;
 # of LunarLander the tasks of version 2, of Hopper version 3, where the entries are of 3 and 4
 PUBLISHED: dict[str, tuple[float, float]] = {
@@ -69,7 +69,7 @@ def main() -> None:
     flags.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
     flags.add_argument("--libraries", nargs="+", default=list(LIBRARIES), choices=LIBRARIES)
     flags.add_argument("--until", metavar="HH:MM", help="begin no training from then on")
-    flags.add_argument("--measure", action="store_true", help="20,000 steps of each, and the hours of five seeds")
+    flags.add_argument("--measure", action="store_true", help="the hours of five seeds, by few steps of each")
     flags.add_argument("--report", action="store_true", help="print the table of the rows that are there")
     options = flags.parse_args()
     if options.report:
@@ -124,9 +124,9 @@ def measure(options: argparse.Namespace) -> None:
         env, _, algorithm = task.partition(":")
         steps = float(yaml.safe_load((options.folder / f"{algorithm}.yml").read_text())[env]["n_timesteps"])
         for library in options.libraries:
-            few = MEASURED // 20 if options.quick else MEASURED
-            row = one(options.folder, task, library, 0, "--steps", few, "--episodes", 1)
-            rate = row["steps"] / row["cpu_seconds"]
+            few = [n // 5 for n in MEASURED] if options.quick else MEASURED
+            short, long = (one(options.folder, task, library, 0, "--steps", n, "--episodes", 1) for n in few)
+            rate = (long["steps"] - short["steps"]) / (long["cpu_seconds"] - short["cpu_seconds"])
             rows.append({"task": task, "library": library, "steps": int(steps), "per_second": round(rate)})
             rows[-1]["hours_of_five"] = round(5 * steps / rate / 3600, 1)
             print(table(rows[-1:], list(rows[-1])), flush=True)

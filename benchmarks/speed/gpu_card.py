@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from statistics import median
 from typing import Any, TypeVar
@@ -16,7 +16,6 @@ import torch
 from benchmarks.common import Row
 
 T = TypeVar("T")
-SWITCH = "HEADRACE_TENSOR_CORES"  # see docs/gpu.md
 ROW = "ROW "  # before each row that a part prints
 REPEATS, TURNS = 20, 3  # replays of a measurement, and measurements
 
@@ -113,16 +112,30 @@ class Card:
 
 
 @contextmanager
-def tensor_cores() -> Iterator[None]:
-    """Let compiled losses multiply on tensor cores within this block."""
-    before = os.environ.get(SWITCH)
-    os.environ[SWITCH] = "1"
+def _switched_on(name: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = "1"
     try:
         yield
     finally:
-        os.environ.pop(SWITCH)
+        os.environ.pop(name)
         if before is not None:
-            os.environ[SWITCH] = before
+            os.environ[name] = before
+
+
+def tensor_cores() -> AbstractContextManager[None]:
+    """Let compiled losses multiply on tensor cores within this block."""
+    return _switched_on("HEADRACE_TENSOR_CORES")
+
+
+def one_launch() -> AbstractContextManager[None]:
+    """Let compiled losses be one launch within this block."""
+    return _switched_on("HEADRACE_ONE_LAUNCH")
+
+
+def bijection() -> AbstractContextManager[None]:
+    """Draw permutations without a sort within this block."""
+    return _switched_on("HEADRACE_BIJECTION")
 
 
 def errors_of(tell: Callable[..., None], facts: Row, call: Callable[[], object]) -> None:

@@ -85,7 +85,7 @@ def ceilings(card: Card) -> None:
         ("fma", fma_text(), 2 * CHAINS * UNROLLED * LOOPS * threads),
         ("mma", mma_text(), MMA_FLOP * TILES * TILES_UNROLLED * LOOPS * threads // 32),
     ):
-        seconds = card.timed(_launches(card, name, text))
+        seconds = card.timed(launches(card, name, text))
         card.tell(what=f"{name}, our kernel", tflop_s=None if card.dry else flop / seconds / 1e12)
     for precision, dtype, allowed in (
         ("float32", torch.float32, False),
@@ -99,7 +99,7 @@ def ceilings(card: Card) -> None:
         card.tell(what=f"torch.mm, {precision}", tflop_s=2 * n**3 / seconds / 1e12)
 
 
-def _launches(card: Card, name: str, text: str) -> Callable[[], object]:
+def launches(card: Card, name: str, text: str) -> Callable[[], object]:
     """Make a function that launches a kernel. In a dry run the kernel is only compiled."""
     if card.dry:
         code = ptx(f"sm_90\n{text}")

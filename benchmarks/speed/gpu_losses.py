@@ -17,7 +17,7 @@ from torch.distributions import Categorical
 
 import headrace as hr
 from benchmarks.common import Row
-from benchmarks.speed.gpu_card import Card, errors_of, tensor_cores
+from benchmarks.speed.gpu_card import Card, errors_of, one_launch, tensor_cores
 from headrace.core.precision import computing
 
 Net = Callable[[int, int], nn.Module]
@@ -133,7 +133,7 @@ def measured(card: Card, name: str, rows: int) -> None:
 def ways_of_losses(card: Card) -> dict[str, tuple[str, Callable[[], AbstractContextManager[object]]]]:
     """Ways to compute a loss, by name: the precision, and the context that it runs within."""
     found: dict[str, Any] = {"plain": ("float32", nullcontext), "compiled": ("float32", nullcontext)}
-    found["compiled, tensor cores"] = "float32", tensor_cores
+    found |= {"compiled, tensor cores": ("float32", tensor_cores), "compiled, one launch": ("float32", one_launch)}
     tf32 = {"plain, TF32": ("tf32", nullcontext), "compiled, TF32": ("tf32", tensor_cores)}
     return found | card.of(tf32, {})
 

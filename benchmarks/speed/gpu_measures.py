@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from benchmarks.common import ROOT, Row, environment, interpreter_with, run_program
-from benchmarks.speed.gpu_card import Card, errors_of, tensor_cores
+from benchmarks.speed.gpu_card import Card, bijection, errors_of, one_launch, tensor_cores
+from benchmarks.speed.own_networks import Residual
 from headrace import envs
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.checks import parity
@@ -31,6 +32,7 @@ from headrace.data.spaces import action_column, env_columns
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration, cuda_graph
 from headrace.parallel.cuda.device_sum import nccl_group
+from headrace.policies.actor_critic import ActorCritic
 from headrace.training.trainer import Trainer
 
 NUM_ENVS = (1024, 16_384, 131_072, 1_048_576)
@@ -113,8 +115,11 @@ def ways_of_iterations(card: Card) -> dict[str, tuple[str, Callable[[], Abstract
     come last: once offered, they serve."""
     found: dict[str, Any] = {f"plain torch, {name}": (name, plain_only) for name in card.of(PRECISIONS, PRECISIONS[:1])}
     found |= {"row programs": ("float32", nullcontext), "row programs, tensor cores": ("float32", tensor_cores)}
+    found["row programs, one launch"] = "float32", one_launch
     found |= card.of({"row programs, TF32": ("tf32", tensor_cores)}, {})
-    return found | ({"kernels": ("float32", nullcontext)} if card.backend == "cuda" else {})
+    if card.backend == "cuda":
+        found |= {"kernels": ("float32", nullcontext), "kernels, bijection": ("float32", bijection)}
+    return found
 
 
 def iterations(card: Card) -> None:
@@ -123,7 +128,7 @@ def iterations(card: Card) -> None:
         replays: dict[str, Callable[[], object]] = {}
         facts = {"num_envs": num_envs, "minibatch_size": minibatch_size}
         for name, (precision, within) in ways_of_iterations(card).items():
-            if name == "kernels":
+            if name.startswith("kernels"):
                 import_module("headrace.bindings.rng_returns_cuda")
                 parity.offer_kernels(card.device)
             try:
@@ -135,11 +140,29 @@ def iterations(card: Card) -> None:
             card.tell(**facts, way=name, us=took, sps=1e6 * num_envs * LARGE["num_steps"] / took)
 
 
-def _iteration(card: Card, num_envs: int, minibatch_size: int) -> Callable[[], object]:
+def own_network(card: Card) -> None:
+    """The same with a policy of a user's, with a LayerNorm and a residual block: next to the built-in one. `ratio` is
+    how much longer it takes; plain torch is measured, too."""
+    for num_envs, minibatch_size in card.of([ITERATIONS[0], ITERATIONS[-1]], [(8, 64)]):
+        replays: dict[str, Callable[[], object]] = {}
+        ways: dict[str, Any] = {"built-in": (ActorCritic, nullcontext), "own": (Residual, nullcontext)}
+        ways |= card.of({"own, plain torch": (Residual, plain_only)}, {})
+        for name, (policy, within) in ways.items():
+            with within():
+                replays[name] = _iteration(card, num_envs, minibatch_size, policy)
+        found = card.in_turns(replays)
+        facts = {"num_envs": num_envs, "minibatch_size": minibatch_size}
+        card.tell(**facts, us=found, ratio=found["own"] / found["built-in"])
+
+
+def _iteration(
+    card: Card, num_envs: int, minibatch_size: int, policy: Callable[..., ActorCritic] = ActorCritic
+) -> Callable[[], object]:
     """The graph of an iteration. Raises RuntimeError where there is none."""
     env = envs.make("CartPole-v1", num_envs, backend=card.backend, device=card.device)
     config = PPOConfig(minibatch_size=minibatch_size, **LARGE)
-    learner = PPO.build(config, env.observation_space, env.action_space, 0, card.device)
+    own = policy(env.observation_space, env.action_space, hidden=config.hidden, seed=0)
+    learner = PPO(own.to(card.device), config, 0)
     collector = InlineCollector(env, learner.policy, config.num_steps, learner.columns(), 0)
     capture = (lambda body: body) if card.dry else None
     graphed = GraphedIteration(collector, learner, capture)
@@ -160,7 +183,8 @@ def learners(card: Card) -> None:
     for number in dict.fromkeys((1, gpus)):
         for graphs in (True, False):
             own = SEVERAL | card.of({"hidden": (256, 256)}, {"num_envs": 8, "minibatch_size": 64, "hidden": (8, 8)})
-            where = {"device": str(card.device), "backend": card.backend, "learners": number, "graphs": graphs}
+            where: dict[str, Any] = {"device": str(card.device), "backend": card.backend}
+            where |= {"learners": number, "graphs": graphs}
             trainer = Trainer("ppo", "CartPole-v1", progress="none", **where, **own)
             try:
                 for _ in range(card.of(3, 1)):

@@ -119,7 +119,7 @@ class Peak:
     """Multiply-adds in registers: enough independent chains that none waits for another."""
 
     def __init__(self) -> None:
-        from headrace.kernels.rows.targets.cpu_code import is_wide
+        from headrace.kernels.rows.cpu_code import is_wide
         from headrace.kernels.runtime.machine_code import object_code
         from headrace.kernels.runtime.native import Native
 

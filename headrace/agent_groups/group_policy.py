@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.core.packages import of_headrace
 from headrace.core.text import shown
 from headrace.data.rollout import Group
 from headrace.data.spaces import Dict, Space, alike
@@ -175,6 +176,6 @@ def _joined(parts: Sequence[Any]) -> Any:
 def _class(name: str) -> Any:
     module, _, qualname = name.partition(":")
     # a checkpoint may name Headrace's policies, but must not import other modules
-    if module.partition(".")[0] != "headrace":
+    if not of_headrace(module):
         raise ValueError(f"a group's policy is a {name}, not one of Headrace's own")
     return getattr(import_module(module), qualname)

@@ -14,7 +14,7 @@ DIGESTS = {
     "collector.steps": Digest("d068602f1abfce98", "0e321f95b7e8fe68"),
     "off_policy.learn_from_replay": Digest("86cd371450c1ac04", "3c895ed6565b51df"),
     "off_policy.steps": Digest("1bf376e3e33f0b55", "f7a660af92dd85e2"),
-    "on_policy.process_and_learn": Digest("f74176c86b65446a", "c94621b6d91d0a0b"),
+    "on_policy.process_and_learn": Digest("12db025140f36475", "c91f41bf5aa0756c"),
     "ppo.learn": Digest("25c4f6a7a04d0acd", "7b058e15d9aba4a7"),
     "priorities.add_up": Digest("f5a525594b217dfc", "a9ecc4e253bc5bf4"),
     "priorities.descend": Digest("f4134c17dbc026bc", "0e1d8302fd5535e7"),

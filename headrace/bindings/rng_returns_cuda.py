@@ -20,11 +20,19 @@ from headrace.kernels.targets.cuda import random_and_gae
 def _draws(
     seed: int, purpose: int, first: int | Tensor, steps: int, envs: int, draws: int, device: Device, first_env: int = 0
 ) -> bool:
-    if torch.device(device).type != "cuda" or not draws_fit(seed, purpose, steps, envs, draws, first_env):
-        return False
-    if isinstance(first, Tensor):  # in a CUDA graph
-        return first.dtype == torch.int64 and first.numel() == 1 and first.device.type == "cuda"
-    return whole(first) and 0 <= first < 1 << 63
+    fit = draws_fit(seed, purpose, steps, envs, draws, first_env)
+    return fit and torch.device(device).type == "cuda" and _counter_fits(first)
+
+
+def _counter_fits(counter: int | Tensor) -> bool:
+    if isinstance(counter, Tensor):  # in a CUDA graph
+        return counter.dtype == torch.int64 and counter.numel() == 1 and counter.device.type == "cuda"
+    return whole(counter) and 0 <= counter < 1 << 63
+
+
+def _scattered(seed: int, purpose: int, counter: int | Tensor, number: int, digits: int, device: Device) -> bool:
+    fit = whole(digits) and 0 <= digits <= 32 and draws_fit(seed, purpose, 1, number, 1, 0)
+    return fit and torch.device(device).type == "cuda" and _counter_fits(counter)
 
 
 def _columns(*call: Any) -> bool:
@@ -33,3 +41,4 @@ def _columns(*call: Any) -> bool:
 
 register("rng.uniform", _draws, DIGESTS["rng.uniform"])(random_and_gae.uniform)
 register("returns.gae", _columns, DIGESTS["returns.gae"])(random_and_gae.gae)
+register("rng.scattered", _scattered)(random_and_gae.scattered)

@@ -14,10 +14,12 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Space
+from gymnasium.spaces import Box, Dict, Space, Tuple, flatdim
+from gymnasium.wrappers import FlattenObservation
 
 from headrace.checks.finding import Finding
 from headrace.checks.reference import Reference, State
+from headrace.data.flat_dict import FlatDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, describe, drawable, env_columns
 from headrace.envs.compiled.env import CompiledEnv
@@ -32,6 +34,7 @@ HOLD = 12  # number of steps that repeat an action
 RESETS = 1000
 CRITICAL = 2.7  # Kolmogorov-Smirnov: two samples of one distribution exceed it once in a million times
 OUTCOME = ("reward", "terminated", "truncated")
+EQUAL = "make them equal"
 
 
 class Visited(NamedTuple):
@@ -64,6 +67,8 @@ def against(
         raise TypeError(f"{source.name} has {source.num_agents} agents: only kernels of one agent can be compared")
     with closing(reference()) as env:
         findings = _compare_spaces(source, env)
+        if isinstance(env.observation_space, Dict | Tuple) and env.observation_space.is_np_flattenable:
+            env = FlattenObservation(env)
         if any(finding.outcome == "wrong" for finding in findings):
             return findings
         env.reset(seed=seed)
@@ -81,6 +86,11 @@ def _compare_spaces(source: EnvIR, env: gymnasium.Env) -> list[Finding]:
     ):
         if kernel == expected:
             found.append(Finding(name, "ok", describe(kernel)))
+        elif sizes := _flat_sizes(kernel, expected):
+            how = "compared in the order of gymnasium.spaces.flatten, by sorted names"
+            what = f"{kernel} in the kernel, {expected} in the reference, of {sizes[0]} and {sizes[1]} numbers"
+            alike = sizes[0] == sizes[1]
+            found.append(Finding(name, "note", f"{what}: {how}") if alike else Finding(name, "wrong", what, EQUAL))
         else:
             comparable = type(kernel) is type(expected) and kernel.shape == expected.shape
             found.append(_unequal(name, kernel, expected, comparable))
@@ -91,7 +101,23 @@ def _compare_spaces(source: EnvIR, env: gymnasium.Env) -> list[Finding]:
 
 def _unequal(name: str, kernel: Space | int | None, expected: Space | int | None, comparable: bool) -> Finding:
     found = f"{kernel} in the kernel, {expected} in the reference"
-    return Finding(name, "note" if comparable else "wrong", found, "make them equal")
+    return Finding(name, "note" if comparable else "wrong", found, EQUAL)
+
+
+def _flat_sizes(kernel: Space, expected: Space) -> tuple[int, int] | None:
+    """Numbers of two spaces of which one is a Dict or a Tuple, and the other a vector or another Dict; else None."""
+    flat = [isinstance(space, Dict | Tuple | FlatDict) for space in (kernel, expected)]
+    vectors = [isinstance(space, Box) and len(space.shape) == 1 for space in (kernel, expected)]
+    if not any(flat) or not all(a or b for a, b in zip(flat, vectors, strict=True)):
+        return None
+    return (flatdim(kernel), flatdim(expected)) if expected.is_np_flattenable else None
+
+
+def _sorted(space: Space, rows: np.ndarray) -> np.ndarray:
+    """Observations [N, F] of a kernel in Gymnasium's order."""
+    if not isinstance(space, FlatDict):
+        return rows
+    return np.concatenate([rows[:, space.slices[name]] for name in sorted(space.slices)], 1)
 
 
 def _visit(reference: Reference, env: gymnasium.Env, steps: int, seed: int) -> Iterator[Visited]:
@@ -160,7 +186,7 @@ def _step(source: EnvIR, visited: list[Visited], backend: str) -> dict[str, np.n
     rollout.action[0] = torch.from_numpy(actions).to(rollout.action.dtype)
     env.step(rollout, 0)
     found = {f"state.{name}": value.numpy() for name, value in env.target.state().items()}
-    found["observation"] = rollout.observation[1].numpy()
+    found["observation"] = _sorted(source.observation_space, rollout.observation[1].numpy())
     return found | {name: getattr(rollout, name)[0].numpy() for name in OUTCOME}
 
 

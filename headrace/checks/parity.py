@@ -176,13 +176,20 @@ def _driver() -> str:
 def _numbers(device: torch.device) -> Deviation:
     from headrace.kernels.targets.cuda import random_and_gae
 
-    draws = _random_numbers(device, random_and_gae.uniform)
-    return draws if not draws.passed else _advantages(device, random_and_gae.gae)
+    for found in (_random_numbers(device, random_and_gae.uniform), _scattered(device, random_and_gae.scattered)):
+        if not found.passed:
+            return found
+    return _advantages(device, random_and_gae.gae)
 
 
 def _random_numbers(device: torch.device, fused_uniform: Callable[..., Tensor] = rng.uniform) -> Deviation:
     block = (7, rng.Purpose.ACTION, 2**32 - 3, 6, 100, 5)
     return _unequal("draws", fused_uniform(*block, device), rng.uniform.plain(*block, "cpu"))  # type: ignore[attr-defined]
+
+
+def _scattered(device: torch.device, kernel: Callable[..., Tensor]) -> Deviation:
+    block = (7, rng.Purpose.SHUFFLE, 2**32 - 3, 3, 11)
+    return _unequal("permutations", kernel(*block, device), rng.scattered.plain(*block, "cpu"))  # type: ignore[attr-defined]
 
 
 def _advantages(device: torch.device, fused_gae: Callable[..., Tensor] = gae) -> Deviation:

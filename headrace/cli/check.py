@@ -52,7 +52,7 @@ class Check:
 
 def main(arguments: list[str]) -> None:
     """Check an environment or a device and print the results. The exit code is 1 if something is wrong."""
-    options = tyro.cli(Check, prog="headrace check", description=DESCRIPTION, args=arguments, registry=pairs.registry())
+    options = pairs.cli(Check, "check", DESCRIPTION, args=arguments)
     if options.against is not None and options.env is None:
         raise ValueError(f"--against {options.against} needs the kernel to compare: headrace check file.py:Class ...")
     with same_folder():

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
+from headrace.cli import pairs
 from headrace.core.terminal import say
 from headrace.core.text import plain_table
 
@@ -28,7 +29,7 @@ class Cluster:
 
 def main(arguments: list[str]) -> None:
     """Print a table."""
-    options = tyro.cli(Cluster, prog="headrace cluster", description=DESCRIPTION, args=arguments)
+    options = pairs.cli(Cluster, "cluster", DESCRIPTION, args=arguments)
     if options.address == "local":
         raise ValueError("a local cluster exists only during a training: give the address of one that runs, or auto")
     from headrace.parallel.cluster.connection import Connection, Node, Settings

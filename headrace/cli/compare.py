@@ -46,8 +46,7 @@ class Compare:
 
 def main(arguments: list[str]) -> None:
     """Train, print the table, and plot."""
-    rules = pairs.registry()
-    options = tyro.cli(Compare, prog="headrace compare", description=DESCRIPTION, args=arguments, registry=rules)
+    options = pairs.cli(Compare, "compare", DESCRIPTION, args=arguments)
     from headrace.sb3.zoo import side_by_side
 
     if options.library != "sb3":

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from headrace.cli import pairs
 from headrace.diagnose.profile.profile import PROFILE, Ending, Profile, Role
 from headrace.diagnose.record import attach, run_script, trials
 from headrace.diagnose.record.command import resolve, title
@@ -61,7 +62,7 @@ class Diagnose:
 def main(arguments: list[str]) -> None:
     """Run the script, print the report, and write its files. Raises SystemExit with the exit code, if it is not 0."""
     flags, script = split(arguments)
-    options = tyro.cli(Diagnose, prog="headrace diagnose", description=DESCRIPTION, args=[*flags, "--", *script])
+    options = pairs.cli(Diagnose, "diagnose", DESCRIPTION, args=[*flags, "--", *script])
     _check(options)
     if options.compare:
         old, new = (Facts(_saved(folder)) for folder in options.compare)

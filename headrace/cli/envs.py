@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from headrace.cli import pairs
 from headrace.core.terminal import say
 from headrace.core.text import plain_table
 from headrace.data.spaces import describe, to_json
@@ -33,7 +34,7 @@ class Envs:
 
 def main(arguments: list[str]) -> None:
     """Print a table or JSON."""
-    options = tyro.cli(Envs, prog="headrace envs", description=DESCRIPTION, args=arguments)
+    options = pairs.cli(Envs, "envs", DESCRIPTION, args=arguments)
     if options.library is not None:
         names = [f"{options.library}/{task}" for task in tasks(options.library)]
         say(json.dumps(names) if options.json else "\n".join(names))

@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
+from headrace.cli import pairs
 from headrace.cli.run_policy import Choice, eval_counts, load_chosen, skills_of
 from headrace.core.terminal import say
 from headrace.core.trust import code_of
@@ -36,7 +37,7 @@ class Eval:
 
 def main(arguments: list[str]) -> None:
     """Evaluate, and print a table or JSON."""
-    options = tyro.cli(Eval, prog="headrace eval", description=DESCRIPTION, args=arguments)
+    options = pairs.cli(Eval, "eval", DESCRIPTION, args=arguments)
     with code_of(options.run, trust=options.choice.trust):
         policy, folder, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
         counts = {} if options.choice.env else dict(eval_counts(options.run))
@@ -49,6 +50,8 @@ def main(arguments: list[str]) -> None:
         facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}
         facts |= {"seed": options.seed, "deterministic": deterministic, "seconds": result.seconds, "cut": result.cut}
         facts |= {"return": _statistics(result.returns), "length": _statistics(result.lengths)}
+        if result.means():
+            facts["info"] = {name: _statistics(result.infos[name]) for name in result.means()}
         if result.by_agent:
             facts["return_by_agent"] = {agent: _statistics(returns) for agent, returns in result.by_agent.items()}
         say(json.dumps(facts))
@@ -62,11 +65,13 @@ def main(arguments: list[str]) -> None:
 
 def _statistics(values: tuple[float, ...] | tuple[int, ...]) -> dict[str, float]:
     array = np.array(values, float)
+    array = array[~np.isnan(array)]  # an info may lack a number
     return {name: float(getattr(np, name)(array)) for name in ("mean", "std", "min", "median", "max")}
 
 
 def _table(result: Evaluation) -> str:
     rows = {"return": _statistics(result.returns), "length": _statistics(result.lengths)}
+    rows |= {name: _statistics(result.infos[name]) for name in result.means()}
     rows |= {f"return of {agent}": _statistics(returns) for agent, returns in result.by_agent.items()}
     width = max(8, *(len(row) for row in rows))
     lines = [" " * width + "".join(f"{name:>12}" for name in rows["return"])]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from headrace.agent_groups.group_policy import GroupedPolicy
+from headrace.cli import pairs
 from headrace.cli.run_policy import Flag, describe, own_policy_of
 from headrace.core.terminal import say
 from headrace.core.trust import code_of
@@ -34,7 +35,7 @@ class ExportPolicy:
 
 def main(arguments: list[str]) -> None:
     """Export, and print the interface of the file and how it compares with the policy."""
-    options = tyro.cli(ExportPolicy, prog="headrace export", description=DESCRIPTION, args=arguments)
+    options = pairs.cli(ExportPolicy, "export", DESCRIPTION, args=arguments)
     which = [LAST] if options.load_last else [BEST, LAST]
     with code_of(options.run, trust=options.trust):
         policy, folder = load_with_folder(options.run, which, own_policy_of(options.run))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
 from tyro.conf import FlagCreatePairsOff, Positional, subcommand
 
+from headrace.cli import pairs
 from headrace.cli.run_policy import Choice, load_chosen
 from headrace.core.terminal import say
 from headrace.core.trust import code_of
@@ -44,7 +44,7 @@ class Pull:
 def main(arguments: list[str]) -> None:
     """Push or pull, and print where."""
     kinds: Any = Annotated[Push, subcommand("push")] | Annotated[Pull, subcommand("pull")]
-    command = tyro.cli(kinds, prog="headrace hub", description=DESCRIPTION, args=arguments)
+    command = pairs.cli(kinds, "hub", DESCRIPTION, args=arguments)
     if isinstance(command, Push):
         evaluation = _evaluated(command) if command.episodes else None
         say(push_to_hub(command.run, command.repo, private=command.private, evaluation=evaluation))

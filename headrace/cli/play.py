@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from headrace.cli import pairs
 from headrace.cli.run_policy import Choice, load_chosen, skills_of
 from headrace.core.processes.state import shown
 from headrace.core.terminal import say
@@ -32,7 +33,7 @@ class Play:
 
 def main(arguments: list[str]) -> None:
     """Record, and print the returns and the path of the video."""
-    options = tyro.cli(Play, prog="headrace play", description=DESCRIPTION, args=arguments)
+    options = pairs.cli(Play, "play", DESCRIPTION, args=arguments)
     with code_of(options.run, trust=options.choice.trust):
         policy, _, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
         settings = (options.output, options.episodes, options.seed, deterministic, options.max_steps)

@@ -111,10 +111,12 @@ def eval_env_kwargs(run: Path) -> Settings:
 
 
 def eval_counts(run: Path) -> Settings:
-    """Numbers of environments in a run's evaluations, as arguments of evaluate(); empty without a config."""
+    """Numbers of environments in a run's evaluations, and the infos that it logs, as arguments of evaluate(); empty
+    without a config."""
     settings = _config(run)
     counts = {"training_envs": settings.get("num_envs"), "eval_envs": settings.get("eval_envs")}
-    return {name: number for name, number in counts.items() if isinstance(number, int)}
+    found = {name: number for name, number in counts.items() if isinstance(number, int)}
+    return found | ({"log_info": infos} if (infos := settings.get("log_info")) else {})
 
 
 def skills_of(run: Path) -> Settings:

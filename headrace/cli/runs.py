@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from headrace.cli import pairs
 from headrace.core.terminal import say
 from headrace.core.text import did_you_mean, plain_table
 from headrace.evaluation.history import differing
@@ -37,7 +38,7 @@ class Runs:
 
 def main(arguments: list[str]) -> None:
     """Print a table or JSON."""
-    options = tyro.cli(Runs, prog="headrace runs", description=DESCRIPTION, args=arguments)
+    options = pairs.cli(Runs, "runs", DESCRIPTION, args=arguments)
     if options.sort not in SORTED:
         raise ValueError(f"--sort must be one of {', '.join(SORTED)}, got {options.sort!r}")
     found = _sorted(list(runs(options.folder)), options.sort)

@@ -104,15 +104,14 @@ def typed_arguments(arguments: Sequence[str], config_class: type, own: Collectio
 
 
 def _typed(before: str, argument: str, optional: Set[str]) -> str:
-    """Convert an argument for the parser: "1e6" to "1000000", and "none" to "None" for a setting that may be None.
+    """Convert an argument for the parser: "none" to "None" for a setting that may be None.
 
     before: the argument before it. optional: names of such settings.
     """
     flag, is_one, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
     if value == "none" and flag.removeprefix("--").replace("-", "_") in optional:
         return f"{flag}=None" if is_one else "None"
-    number = float(argument) if re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d{1,2}", argument) else 0.5
-    return str(int(number)) if number.is_integer() else argument
+    return argument
 
 
 def flat(*configs: DataclassInstance) -> Json:
@@ -137,8 +136,6 @@ def parsed(
     registered = settings_for(named["env"], kind.name, file) if named["env"] else {}
     arguments_class = parser(named, *merge_settings(config_class, registered, file, {}), flags)
     args = typed_arguments(["--help"] if asks_for_help else arguments, config_class, flags)
-    found = tyro.cli(
-        arguments_class, prog=f"headrace {command}", description=description, args=args, registry=pairs.registry()
-    )
+    found = pairs.cli(arguments_class, command, description, args=args)
     settings, typed_too = flat(found.training, found.learning), given_settings(args)
     return found, {name: value for name, value in settings.items() if name in file or name in typed_too}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from headrace.cli import pairs
 from headrace.cli.setting_flags import named_code
 from headrace.cli.several.sweep_trials import NO_SELF_PLAY, PRUNED, Elsewhere, Here, Outcome, Report
 from headrace.cli.train import trained
@@ -65,9 +66,7 @@ class Sweep:
 
 def main(arguments: list[str]) -> None:
     """Search, and print a table of the trials and the command that trains with the best settings."""
-    options, rest = tyro.cli(
-        Sweep, prog="headrace sweep", description=DESCRIPTION, args=arguments, return_unknown_args=True
-    )
+    options, rest = pairs.cli(Sweep, "sweep", DESCRIPTION, args=arguments, return_unknown_args=True)
     require("optuna", "sweeps need Optuna: pip install 'headrace[sweep]'")
     if options.trials < 1 or options.at_once < 1:
         raise ValueError(f"--trials and --jobs must be at least 1, got {options.trials} and {options.at_once}")

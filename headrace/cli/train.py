@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import tyro
 from tyro.conf import FlagCreatePairsOff
 
 from headrace.algorithms.base import ALGORITHMS, algorithm_classes
@@ -143,8 +142,7 @@ def _read(arguments: list[str], resume: Path | None, config: Path | None) -> tup
     if asks_for_help:
         arguments = ["--help"]  # the help omits positional arguments that are given
     args = typed_arguments(arguments, config_class, FLAGS)
-    rules = pairs.registry()
-    parsed = tyro.cli(arguments_class, prog="headrace train", description=DESCRIPTION, args=args, registry=rules)
+    parsed = pairs.cli(arguments_class, "train", DESCRIPTION, args=args)
     if parsed.together:
         raise ValueError("--together is for several seeds: give --seeds 0-9, or leave it out")
     if parsed.jobs != 1:

@@ -23,12 +23,11 @@ from pathlib import Path
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
-from headrace.core.packages import installed, located
+from headrace.core.packages import installed, located, of_headrace
 from headrace.core.source_text import Digest, bare_text, imports, tree_text
 from headrace.core.value_text import AllUnchanged, Changing, describe
 
 Space: TypeAlias = Mapping[str, object]  # of a module or class: name -> value
-OWN = "headrace"
 LOOKING = "headrace.core.looking"  # its values change, and no result depends on them
 _SITE = ("site-packages", "dist-packages")  # folders of packages that were installed
 _MAKING = {"__init__", "__new__", "__post_init__"}  # have run already for the objects that a plain function is given
@@ -106,7 +105,7 @@ class Reach:
         """Names and their values, and values of variables in closures, without this package's names."""
         own = zip(self.owners, self.names, self.values, strict=True)
         cells = [("a variable of an enclosing function", value) for value in self._contents]
-        return [(name, value) for owner, name, value in own if owner.partition(".")[0] != OWN] + cells
+        return [(name, value) for owner, name, value in own if not of_headrace(owner)] + cells
 
     def restore(self) -> None:
         """Bind each name, and each variable of a closure, to its earlier value again."""
@@ -170,12 +169,12 @@ class _Walk:
         self._describe("", plain)
         while self.queue:
             self._follow(*self.queue.popleft())
-        if self.package != OWN:
+        if not of_headrace(self.package):
             self.lines |= {(f"{name} {_version(name)}", None) for name in self.packages}
 
     def _is_own(self, module: str) -> bool:
         name = module.partition(".")[0]
-        return name in (self.package, OWN) or not _is_others(name)
+        return name == self.package or of_headrace(name) or not _is_others(name)
 
     def _describe(self, label: str, value: object, keeps: bool = False) -> None:
         """Add the text of a value, and follow the functions and classes in it. keeps: whether the value is an attribute
@@ -266,7 +265,7 @@ class _Walk:
                     self._add(member[0], member[1], name, member[2])
         seen = set[str]()
         self._add_names(_home(function), function.__globals__, names, seen, global_names(function.__code__))
-        for module in imports(function) if _home(function).partition(".")[0] != OWN else ():
+        for module in imports(function) if not of_headrace(_home(function)) else ():
             if module in sys.modules:
                 self._note(module)
                 if self._is_own(module) and module not in seen:

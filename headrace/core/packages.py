@@ -1,4 +1,4 @@
-"""Versions of the installed packages, and the commit of Headrace that runs."""
+"""Code of Headrace's own, versions of the installed packages, and the commit of Headrace that runs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ REQUIREMENTS = {
     "mpe2": "headrace[pettingzoo]",
     "pettingzoo": "headrace[pettingzoo]",
 }
+
+
+def of_headrace(code: object) -> bool:
+    """True for a function or a class of this package, or the name of a module of it."""
+    module = code if isinstance(code, str) else getattr(code, "__module__", None)
+    return (module or "").partition(".")[0] == "headrace"
 
 
 def installed(package: str, otherwise: str) -> str:

@@ -6,6 +6,7 @@ Numba kernel, in a CUDA thread and here on batched tensors, in whatever order an
 
 from __future__ import annotations
 
+import os
 from enum import IntEnum
 from numbers import Integral
 from typing import Any
@@ -124,12 +125,45 @@ def permutations(
     """Permutations of range(size), int64 [number, size], that depend on (seed, purpose, counter) alone.
 
     On the CPU by torch.randperm. On other devices by sorting counted draws, which gives other permutations without
-    waiting for the device; in a CUDA graph counter is an int64 scalar on the device.
+    waiting for the device; in a CUDA graph counter is an int64 scalar on the device. With HEADRACE_BIJECTION=1 without
+    a sort, which was not measured yet.
     """
     if not isinstance(counter, Tensor) and torch.device(device).type == "cpu":
         return shuffled(_mix(seed, int(purpose), counter), number, size)
+    if os.environ.get("HEADRACE_BIJECTION", "0") == "1":
+        found = scattered(seed, purpose, counter, number, (size - 1).bit_length(), device)
+        kept = found < size
+        places = torch.where(kept, kept.cumsum(1) - 1, size)  # the last place is for what is too large
+        return found.new_empty(number, size + 1).scatter_(1, places, found)[:, :size].contiguous()
     keys = uniform(seed, purpose, counter, 1, size, number, device)[0].t()
     return keys.argsort(dim=1, stable=True)
+
+
+@fused("rng.scattered")
+def scattered(
+    seed: int, purpose: int, counter: int | Tensor, number: int, digits: int, device: torch.device | str
+) -> Tensor:
+    """Permutations of range(2^digits), int64 [number, 2^digits]: each entry by itself, by eight rounds of a Feistel
+    network (Luby and Rackoff 1988). digits: 32 at most."""
+    step = torch.as_tensor(counter, device=device)
+    row = torch.arange(number, device=device).view(-1, 1)
+    words = philox((word(seed), int(purpose)), (row, step >> 32, step & MASK, torch.zeros_like(row)))
+    upper, lower = digits // 2, digits - digits // 2
+    place = torch.arange(1 << digits, device=device)
+    high, low = place >> lower, place & ((1 << lower) - 1)
+    for turn in range(0, 8, 2):
+        keys = [(words[(turn + k) % 4] + (turn + k) * WEYL[0]) & MASK for k in range(2)]
+        high = high ^ (_hashed(low ^ keys[0]) & ((1 << upper) - 1))
+        low = low ^ (_hashed(high ^ keys[1]) & ((1 << lower) - 1))
+    return (high << lower) | low
+
+
+def _hashed(words: Tensor) -> Tensor:
+    """Words of 32 bits that depend on all bits of these."""
+    for multiplier in MULTIPLIERS:
+        high, low = _multiply(multiplier, words)
+        words = high ^ low
+    return words
 
 
 @fused("rng.shuffled", "headrace.bindings.rng_returns_cpu")

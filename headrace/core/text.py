@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+from headrace.core.packages import of_headrace
+
 _VERSION = re.compile(r"[-_]v(\d+)$")
 
 
@@ -74,4 +76,5 @@ def is_message(error: BaseException) -> bool:
     if isinstance(error, AssertionError | AttributeError | KeyError | IndexError | NameError):
         return False
     last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-    return last.f_globals.get("__name__", "").partition(".")[0] in ("headrace", "gymnasium")
+    module = last.f_globals.get("__name__", "")
+    return of_headrace(module) or module.partition(".")[0] == "gymnasium"

@@ -37,6 +37,8 @@ OLD = (
     "(observation, reward, terminated, truncated, info); for environments of the package gym, Shimmy has such classes"
 )
 _registered: dict[ModuleType, dict[str, EnvSpec]] = {}  # by importing a module: other files have the same ids
+UNTOLD = {"<lambda>", "make", "make_env", "_make_env", "env", "env_fn", "create_env", "build_env", "get_env"}
+UNTOLD |= {"thunk", "_thunk", "_init", "init", "factory"}  # names of functions that do not say what they make
 ENVPOOL = "envpool/"  # and EnvPool's tasks, here, so: envpool/Pong-v5
 MUJOCO = "mujoco/"  # and Gymnasium's MuJoCo tasks by compiled loops: mujoco/Hopper-v5
 Entry = type | Callable[..., gymnasium.Env] | EnvSpec
@@ -135,6 +137,34 @@ def reference(thing: Callable) -> str:
     if path is not None and (inner.__module__ == "__main__" or is_from_file(module)):
         return f"{path}:{name}"
     return f"{inner.__module__}:{name}"
+
+
+def short_name(name: str, source: Any) -> str:
+    """The name of an environment without its file or module: of PettingZoo's `parallel_env` the module's, and of a
+    lambda and a function such as make_env() that of what it makes. source: the function, where there is one."""
+    place, _, own = name.rpartition(":")
+    own = own.rpartition("<locals>.")[2]  # of a function inside others
+    if own == "parallel_env":
+        return place.rpartition(".")[2]
+    if own not in UNTOLD:
+        return own
+    stem = Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
+    return _made_by(source) or (stem if own == "<lambda>" else own)
+
+
+def _made_by(source: Any) -> str:
+    """The first class of environments, or else the first id of Gymnasium, in a function's code; empty for none."""
+    code = getattr(source, "__code__", None)
+    if code is None:
+        return ""
+    seen = inspect.getclosurevars(source)
+    spaces = [{**seen.globals, **seen.nonlocals}]
+    spaces += [vars(module) for module in spaces[0].values() if isinstance(module, ModuleType)]
+    named = [space[name] for name in (*code.co_names, *code.co_freevars) for space in spaces if name in space]
+    kinds = [kind for kind in named if isinstance(kind, type) and issubclass(kind, gymnasium.Env | KernelEnv)]
+    classes = [kind.__name__ for kind in kinds if not issubclass(kind, gymnasium.Wrapper)]
+    ids = [text for text in code.co_consts if isinstance(text, str) and text in gymnasium.registry]
+    return next(iter([*classes, *ids]), "")
 
 
 def arguments_of(env_kwargs: Settings | None, kwargs: Settings) -> dict[str, Any]:

@@ -31,7 +31,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def plot(
-    runs: str | Path | Sequence[str | Path], output: str | Path | None = None, by: Sequence[str] | None = None
+    runs: str | Path | Sequence[str | Path],
+    output: str | Path | None = None,
+    by: Sequence[str] | None = None,
+    metric: str | None = None,
 ) -> Path:
     """Plot the learning curves of run folders, and return the path of the image: a PNG, SVG or PDF, by its suffix.
 
@@ -41,13 +44,14 @@ def plot(
     output: None stands for curves.png, or the first free name of curves_2.png ...
     by: settings that group the runs of an algorithm, such as ("learning_rate",). None for all settings of learning that
     differ between them, () for none.
+    metric: a column of monitor.csv or metrics.jsonl to plot in place of returns: a name of log_info, "value_loss" ...
 
     Each environment has a row: the return of training episodes against environment steps and against wall time. A
     single run is plotted as its running mean over 100 episodes, with a dot for each episode. Several runs of one group
-    are treated as seeds. Their line is the interquartile mean of their running means, with a 95 % confidence band by
-    stratified bootstrap (Agarwal et al. 2021, arXiv:2108.13264). If `by` puts runs with several settings into one
-    group, the bootstrap draws runs among those with the same settings. A run that ended before others keeps its last
-    value.
+    are treated as seeds. Their line is the mean of their running means, of four and more runs the interquartile mean,
+    with a 95 % confidence band by stratified bootstrap (Agarwal et al. 2021, arXiv:2108.13264). If `by` puts runs with
+    several settings into one group, the bootstrap draws runs among those with the same settings. A run that ended
+    before others keeps its last value.
     With several agents there is a line for each agent, or for each group with its own policy: the mean return over the
     run's window of episodes. With self-play the learner's Elo rating is plotted in place of returns.
     Damaged rows of a run's logs are left out, with a warning for each.
@@ -65,27 +69,29 @@ def plot(
         require(package, "plots need matplotlib and scipy: pip install 'headrace[plot]'")
     from matplotlib.figure import Figure  # needs no screen
 
-    histories = _readable([*dict.fromkeys(map(Path, runs))])
+    histories = _readable([*dict.fromkeys(map(Path, runs))], metric or "")
     _check_settings(by or (), histories)
     histories = _with_envs(histories)
     envs = list(dict.fromkeys(history.env for history in histories))
-    figure = Figure(figsize=(10.5, 0.6 + 3.6 * len(envs)), dpi=150, layout="constrained")
+    groups = [grouped([history for history in histories if history.env == env], by) for env in envs]
+    height = 0.6 + sum(3.6 + 0.2 * len(each) for each in groups)  # with a line of the legend for each group
+    figure = Figure(figsize=(10.5, height), dpi=150, layout="constrained")
     grid = figure.subplots(len(envs), 2, squeeze=False, sharey="row")
-    for row, env in zip(grid, envs, strict=True):
-        _plot_env(row, env, grouped([history for history in histories if history.env == env], by))
+    for row, env, each in zip(grid, envs, groups, strict=True):
+        _plot_env(row, env, each)
     with replacing(target, "the plot") as fresh:
         figure.savefig(fresh)
     return target
 
 
-def _readable(runs: Sequence[Path]) -> list[History]:
+def _readable(runs: Sequence[Path], metric: str) -> list[History]:
     """Read the histories of runs. A line says why a run cannot be read. If none can be read, raises the first error."""
     from headrace.evaluation import foreign_logs  # which `import headrace` does not need
 
     found, wrong = list[History](), list[Exception]()
     for run in runs:
         try:
-            found.append(foreign_logs.read(run))
+            found.append(foreign_logs.read(run, metric))
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             wrong.append(error)
     if not found:
@@ -187,8 +193,9 @@ def _plot_env(row: Sequence[Axes], env: str, groups: Mapping[str, Sequence[Histo
     first = row[0]
     first.set_title(_label(env), loc="left", fontweight="bold")
     rated = any(RATING in run.by_agent for members in groups.values() for run in members)
-    first.set_ylabel(RATING if rated else "episode return")
-    first.legend(loc="best", frameon=False, fontsize=9)
+    metric = next(iter(groups.values()))[0].metric
+    first.set_ylabel(_label(metric) if metric else RATING if rated else "episode return")
+    first.legend(loc="upper left", bbox_to_anchor=(0.0, -0.16), frameon=False, fontsize=9)  # below: it hides no curve
 
 
 def _plot_group(panel: Axes, axis: str, colour: str, name: str, members: Sequence[History]) -> None:

@@ -52,6 +52,7 @@ def evaluate(
     step_timeout: float = 60.0,
     eval_envs: int | None = None,
     training_envs: int | None = None,
+    log_info: Sequence[str] = (),
 ) -> Evaluation:
     """Evaluate a policy in `episodes` episodes, numbered from 0, each with its own seed.
 
@@ -74,13 +75,16 @@ def evaluate(
     compiled.
     watch: called with the number of ended episodes and of steps, every few steps, and before each step of environments
     that are not compiled.
+    log_info: names of numbers in the info of an episode's last step, for Evaluation.infos: of environments that are
+    not compiled, with one agent.
     on_error, step_timeout: see make(). With "restart", an episode that an error ends is replaced by another one.
-    Raises Stopped if watch returns True; TypeError for an Env that cannot be made again; ValueError for workers or
-    eval_envs with compiled environments, or a missing agent_info.
+    Raises Stopped if watch returns True; TypeError for an Env that cannot be made again; ValueError for workers,
+    eval_envs or log_info with compiled environments, or a missing agent_info.
     """
     options: Json = {"frame_stack": frame_stack, "time_limit": time_limit, "info_mask": info_mask, "params": params}
     options |= {"env_kwargs": env_kwargs, "wrapper": wrapper, "ignore": ignore, "agent_info": agent_info}
     options |= {"on_error": on_error, "step_timeout": step_timeout, "workers": workers, "reference": reference}
+    options["log_info"] = log_info
     with closing(Evaluator(env, eval_envs=eval_envs, training_envs=training_envs, **options)) as evaluator:
         return evaluator.evaluate(policy, episodes, seed, deterministic, most_steps, watch)
 
@@ -115,6 +119,7 @@ class Evaluator:
         reference: bool = True,
         on_error: Literal["raise", "restart"] = "raise",
         step_timeout: float = 60.0,
+        log_info: Sequence[str] = (),
     ) -> None:
         self.source, remade = recipe_of(env)
         self._options: Json = {
@@ -137,6 +142,10 @@ class Evaluator:
             what = "compiled" if self._compiled else "as a vector of environments"
             name = envs.spec(self.source).name
             raise ValueError(f"{name} is evaluated {what}, without workers: leave {workers=} out")
+        if log_info and self._compiled and reference:
+            name = envs.spec(self.source).name
+            raise ValueError(f"{name} is evaluated compiled, and gives no infos: leave log_info={[*log_info]} out")
+        self._log_info = () if self._compiled else tuple(log_info)
         if training_envs is None and isinstance(env, Env):
             training_envs = env.num_copies
         self.source, self._most = self._at_most(eval_envs, training_envs, port)
@@ -186,7 +195,9 @@ class Evaluator:
         with same_folder():
             made = self.prepare(policy, episodes)
             tell_learned(made.name, made.learned, carried=bool(self._carried))
-            found = played(policy, made, episodes, seed, deterministic, most_steps, watch, self._agent_info)
+            found = played(
+                policy, made, episodes, seed, deterministic, most_steps, watch, self._agent_info, self._log_info
+            )
             return replace(found, seconds=perf_counter() - started)
 
     def prepare(self, policy: Policy, episodes: int) -> Env:

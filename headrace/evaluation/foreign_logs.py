@@ -26,17 +26,19 @@ OF_RUN |= {"upload_model", "hf_entity", "wandb_project_name", "wandb_entity", "t
 RUN_NUMBER = re.compile(r"[-_]\d+$")
 
 
-def read(path: str | Path) -> History:
+def read(path: str | Path, metric: str = "") -> History:
     """Read the history of a run of any supported library.
 
     path: a folder of a run of Headrace; a folder with *monitor.csv, such as one of rl_zoo3, or a single such file; a
-    folder with TensorBoard's events, or a single such file.
+    folder with TensorBoard's events, or a single such file. metric: see history.read(); of Headrace's runs alone.
 
     Raises FileNotFoundError for any other path, ValueError for a run without episodes.
     """
     path = Path(path)
     if (path / "config.toml").exists():
-        return history.read(path)
+        return history.read(path, metric)
+    if metric:
+        raise ValueError(f"{path} is no run of Headrace, and {metric!r} is read from these alone")
     files = [path] if path.is_file() else sorted(path.glob("*monitor.csv"))
     if monitors := [file for file in files if file.name.endswith("monitor.csv")]:
         return _of_monitors(path, monitors)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +15,7 @@ from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core import rng
 from headrace.core.device import torch_threads
 from headrace.core.stopping import Stopped
-from headrace.data.rollout import Rollout
+from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Dict, alike
 from headrace.envs.base import Env, Round
 from headrace.envs.wrappers.conditioning import NAME, InformedEnv
@@ -38,12 +39,19 @@ class Evaluation:
     by_agent: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # returns, with several agents
     by_group: Mapping[str, float] = field(default_factory=dict)  # mean return of the agents that share a policy
     cut: int = 0  # number of episodes cut off after most_steps: their returns are those until then
+    infos: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # numbers of log_info; NaN where there is none
+
+    def means(self) -> dict[str, float]:
+        """Mean of each number of log_info, over the episodes that have it; without those that none has."""
+        had = {name: [x for x in values if not isnan(x)] for name, values in self.infos.items()}
+        return {name: sum(values) / len(values) for name, values in had.items() if values}
 
     def __str__(self) -> str:
         length = sum(self.lengths) / len(self.lengths)
         text = f"return {self.mean:.4g} ± {self.std:.3g} over {len(self.returns)} episodes, mean length {length:.4g}"
         if self.cut:
             text += f", {self.cut} of them cut off after {max(self.lengths):,} steps"
+        text += "".join(f", {name} {mean:.4g}" for name, mean in self.means().items())
         groups = ", ".join(f"{group} {mean:.4g}" for group, mean in self.by_group.items())
         return f"{text} ({groups})" if len(self.by_group) > 1 else text
 
@@ -58,15 +66,17 @@ def played(
     most_steps: int | None = None,
     watch: Watch | None = None,
     agent_info: Any = None,
+    log_info: Sequence[str] = (),
 ) -> Evaluation:
     """Play new episodes in existing environments. Arguments: see headrace.evaluate."""
     started = perf_counter()
     seen = _informed(env, policy, agent_info)
     _check_spaces(policy, seen)
     limit = most_steps or max(env.max_steps or 0, LONGEST)
-    found = _Episodes(episodes, env.num_agents)
+    found = _Episodes(episodes, env.num_agents, log_info)
     actions, watch = (_evaluation_seed(seed), deterministic), watch or (lambda ended, steps: False)
-    rollout = seen.rollout(FEW_ROWS if _is_slow(env) else ROWS, seen.columns())
+    infos: dict[str, Column | Columns] = {"info": {name: Column() for name in log_info}} if log_info else {}
+    rollout = seen.rollout(FEW_ROWS if _is_slow(env) else ROWS, seen.columns() | infos)
     for first in range(0, episodes, env.num_copies):
         _play(policy, seen, rollout, found, first, *actions, limit, watch)
     return _evaluation(env, found, perf_counter() - started)
@@ -100,13 +110,15 @@ def _has_info(env: Env) -> bool:
 
 
 class _Episodes:
-    """Returns and lengths of the episodes of an evaluation, [agents, episodes], and whether they were cut off."""
+    """Returns and lengths of the episodes of an evaluation, [agents, episodes], and whether they were cut off. infos:
+    numbers of their last infos, [episodes], by name."""
 
-    def __init__(self, number: int, num_agents: int) -> None:
+    def __init__(self, number: int, num_agents: int, infos: Sequence[str]) -> None:
         self.number = number
         self.returns = torch.zeros(num_agents, number)
         self.lengths = torch.zeros(num_agents, number, dtype=torch.int64)
         self.cut = torch.zeros(num_agents, number, dtype=torch.bool)
+        self.infos = {name: torch.full((number,), torch.nan) for name in infos}
         self.ended, self.steps = 0, 0  # episodes and steps so far
 
 
@@ -122,7 +134,8 @@ def _evaluation(env: Env, found: _Episodes, seconds: float) -> Evaluation:
     returns, lengths = rows.mean(0), lengths.max(0)
     mean, std = float(returns.mean()), float(returns.std())
     whole = (tuple(returns.tolist()), tuple(lengths.tolist()), seconds, by_agent, by_group)
-    return Evaluation(mean, std, *whole, int(found.cut.any(0).sum()))
+    infos = {name: tuple(values.tolist()) for name, values in found.infos.items()}
+    return Evaluation(mean, std, *whole, int(found.cut.any(0).sum()), infos)
 
 
 def _is_slow(env: Env) -> bool:
@@ -175,6 +188,8 @@ def _play(
         row, column = masked.to(torch.uint8).argmax(0)[ended], ended.nonzero()[:, 0]  # argmax: the first masked step
         returns[ended] = rollout.episode_return.cpu()[row, column]
         lengths[ended] = rollout.episode_length.cpu()[row, column].long()
+        for name, values in found.infos.items():  # of one agent: a column is a copy of the environment
+            values[first + column] = getattr(rollout.info, name).cpu()[row, column]
         running &= ~ended
         valid = rollout.valid[:rows].cpu() & running
         valid[max(0, most_steps - before) :] = False

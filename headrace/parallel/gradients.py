@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from headrace.agent_groups.group_algorithm import Grouped
+from headrace.core.packages import of_headrace
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.parallel.actor import Part, constructor
 from headrace.parallel.actor_env import ActorEnv, Executor
@@ -156,7 +157,7 @@ def _check_statistics(policy: Policy) -> None:
     """Raise TypeError for statistics of a user's own class, which cannot be merged."""
     for module in policy.modules():
         update = getattr(type(module), "update_statistics", None)
-        if update is not None and not update.__module__.startswith("headrace."):
+        if update is not None and not of_headrace(update):
             raise TypeError(
                 f"exchange='gradients' merges statistics by their moments, which {type(module).__name__}."
                 "update_statistics() does not give: leave out exchange"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core.fused import fused
+from headrace.core.packages import of_headrace
 from headrace.core.text import shown
 from headrace.core.types import Json
 from headrace.data.rollout import Column, Columns, Rollout, flatten, sequences, tree_map
@@ -302,7 +303,7 @@ def kind_of(policy: nn.Module) -> type:
     """The class whose methods a policy has: its own class, or the class of Headrace from which that is derived without
     overriding a method except config()."""
     for kind in type(policy).__mro__:
-        if kind.__module__.startswith("headrace."):
+        if of_headrace(kind):
             return kind
         if vars(kind).keys() - NOT_COMPUTING:
             break

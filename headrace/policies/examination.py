@@ -20,6 +20,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
 from headrace.core.looking import is_noted, note
+from headrace.core.packages import of_headrace
 from headrace.core.value_text import own_attributes
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -127,7 +128,7 @@ def examine(module: nn.Module) -> Examination:
 def of_users(kind: type) -> bool:
     """True for a class that is neither this package's, nor torch's, nor Python's."""
     package = kind.__module__.partition(".")[0]
-    return package not in ("headrace", "torch") and package not in sys.stdlib_module_names
+    return not of_headrace(kind) and package != "torch" and package not in sys.stdlib_module_names
 
 
 def called_by_training(kind: type) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from headrace.core.packages import of_headrace
 from headrace.data.rollout import Column
 from headrace.policies.base import Policy, check_policy
 from headrace.policies.networks import MLP, QuantileReadout, Readout
@@ -60,7 +61,7 @@ def check_learnable(policy: Any, function: str, config: Any) -> None:
         _check_sequences(policy, config)
     for need in NEEDS:
         _check_kind(policy, need)
-    if type(policy).update_statistics.__module__.startswith("headrace."):
+    if of_headrace(type(policy).update_statistics):
         _check_statistics(policy)
 
 
@@ -89,7 +90,7 @@ def features_of(policy: Any, function: str) -> int:
 
 
 def _check_kind(policy: Policy, need: Need) -> None:
-    kinds = [x for x in type(policy).__mro__ if x.__module__.startswith("headrace.") and x.__name__ in need.classes]
+    kinds = [x for x in type(policy).__mro__ if of_headrace(x) and x.__name__ in need.classes]
     if not kinds or getattr(type(policy), need.method) is not getattr(kinds[0], need.method):
         return
     setting = need.setting(policy)

@@ -144,7 +144,7 @@ class Evaluations:
         try:
             if self.shared is None:
                 return self._evaluator(reference).evaluate(policy, episodes, seed, watch=watch)
-            return played(policy, self.shared, episodes, seed, watch=watch)
+            return played(policy, self.shared, episodes, seed, watch=watch, log_info=self.trainer.config.log_info)
         finally:
             if self.shared is not None:
                 self._begin_again(self.shared)
@@ -198,5 +198,6 @@ def _env_kwargs(config: TrainConfig, agent_info: object) -> Settings:
         "step_timeout": config.step_timeout,
         "eval_envs": config.eval_envs,
         "training_envs": config.num_envs,
+        "log_info": config.log_info,
         **informed,
     }

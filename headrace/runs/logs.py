@@ -28,6 +28,7 @@ TENSORBOARD = {
     "success_rate": "rollout/success_rate",
     "eval_return": "eval/mean_reward",
     "eval_length": "eval/mean_ep_length",
+    "eval_success_rate": "eval/success_rate",
     "steps_per_second": "time/fps",
 }
 COUNTERS = ("steps", "seconds", "iteration", "episodes")

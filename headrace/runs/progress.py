@@ -112,7 +112,8 @@ def summary(result: IterationResult, reason: str, unit: str = "steps") -> str:
 
 def far(ended: int, episodes: int, steps: int) -> str:
     """An evaluation's progress in one line."""
-    return f"evaluating: {ended} of {episodes} episodes have ended after {steps:,} steps"
+    played = f"{ended} of {episodes} episodes have ended after {steps:,} steps"
+    return f"evaluating the policy, which learns nothing meanwhile: {played}"
 
 
 class EvaluationLines:

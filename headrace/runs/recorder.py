@@ -229,6 +229,8 @@ class Recorder:
         """Write the row of an evaluation: the row of its step, or a separate one if that is written already."""
         length = sum(result.lengths) / len(result.lengths)
         found = dict(zip(EVALUATED, (result.mean, result.std, length), strict=True))
+        for name, mean in result.means().items():
+            found["eval_success_rate" if name == "is_success" else f"eval/{name}"] = mean
         steps, written = queued.counters["steps"], self._row.get("steps")
         if steps == self._result.steps != written:
             self._write_row(found)

@@ -16,6 +16,7 @@ from time import monotonic, sleep
 from typing import Any, TextIO
 
 from headrace.agent_groups.group_policy import GroupedPolicy
+from headrace.core.packages import of_headrace
 from headrace.core.processes.state import shown
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.core.writing import check_file, writing
@@ -246,7 +247,7 @@ def _policy_class(name: str) -> type[Policy]:
     module, _, qualname = name.partition(":")
     module = MOVED.get(module, module)
     # a checkpoint is data: it may name a policy of Headrace, but must not cause another module to be imported
-    if not module.startswith("headrace."):
+    if not of_headrace(module):
         raise ValueError(f"this policy is a {name}, not one of Headrace's own: give load(path, policy_class=...)")
     kind = getattr(import_module(module), qualname)
     if not (isinstance(kind, type) and issubclass(kind, Policy)):

@@ -79,8 +79,9 @@ def heeding(interrupts: Interrupts) -> Iterator[None]:
         _heeded.reset(token)
 
 
-def raise_caught(name: str) -> NoReturn:
-    """Raise KeyboardInterrupt for SIGINT and SystemExit for other signals, as if they had not been caught."""
+def raise_caught(name: str, saved: str) -> NoReturn:
+    """Raise KeyboardInterrupt for SIGINT and SystemExit for other signals, as if they had not been caught. saved: how
+    to go on, for the end of the traceback that Python prints in a script."""
     if name == "SIGINT":
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(saved)
     raise SystemExit(128 + signal.Signals[name])

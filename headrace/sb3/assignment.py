@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from headrace.core.packages import of_headrace
 from headrace.core.text import shown
 from headrace.policies.base import Policy
 from headrace.policies.other_libraries import INSTEAD as OF_POLICIES
@@ -86,7 +87,7 @@ def _change(model: Any, name: str, value: Any) -> None:
 def check_unread(policy: Policy) -> None:
     """Raise ValueError if a user has set a part of a policy that Stable-Baselines3 has, but that nothing reads here."""
     for path, part in policy.named_modules():
-        if not type(part).__module__.startswith("headrace."):
+        if not of_headrace(type(part)):
             continue  # layers of the user's own have members of any name
         own: Mapping[str, Any] = {**vars(part), **part._modules, **part._parameters}
         for name in PARTS & own.keys():

@@ -91,11 +91,14 @@ class Extractor(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
             made: Any = kind(_given(space), **(kwargs.get("features_extractor_kwargs") or {}))
-        if not isinstance(made, nn.Module) or not hasattr(made, "features_dim"):
-            raise TypeError(f"features_extractor_class={kind!r} is no module with features_dim, the number of features")
-        self.space, self.pixels = space, 1 / 255 if kwargs.get("normalize_images", True) else 1.0
-        size: Any = made.features_dim
-        self.extractor, self.size = made, int(size)
+            if not isinstance(made, nn.Module) or not hasattr(made, "features_dim"):
+                raise TypeError(
+                    f"features_extractor_class={kind!r} is no module with features_dim, the number of features"
+                )
+            self.space, self.pixels = space, 1 / 255 if kwargs.get("normalize_images", True) else 1.0
+            size: Any = made.features_dim
+            self.extractor, self.size = made, int(size)
+            self._check()
         for module in self.modules() if orthogonal else ():
             if isinstance(module, nn.Linear | nn.Conv2d):
                 nn.init.orthogonal_(module.weight, math.sqrt(2), generator)
@@ -106,6 +109,32 @@ class Extractor(nn.Module):
         """Features [N, size] of N observations."""
         features: Tensor = self.extractor(self._seen(self.space, observation))
         return features
+
+    @torch.no_grad()
+    def _check(self) -> None:
+        """Compute the features of two observations. Raises ValueError for others than [2, size], and for a key that no
+        observation has; another error has a note."""
+        seen = self._seen(self.space, _zeros(self.space, 2))
+        named, modes = type(self.extractor).__name__, {part: part.training for part in self.extractor.modules()}
+        self.extractor.eval()  # running statistics stay as they are
+        try:
+            features = self.extractor(seen)
+        except Exception as error:
+            form = {key: [*x.shape] for key, x in seen.items()} if isinstance(seen, dict) else [*seen.shape]
+            if isinstance(error, KeyError) and isinstance(seen, dict) and error.args[0] not in seen:
+                text = f"{named} reads observations[{error.args[0]!r}], and observations have {', '.join(seen)}"
+                raise ValueError(text) from error
+            error.add_note(f"features_extractor_class: {named} was tried with two observations, {form}")
+            raise
+        for part, training in modes.items():
+            part.training = training
+        shape = [*getattr(features, "shape", ())]
+        if shape != [2, self.size]:
+            raise ValueError(
+                f"{named} has features_dim={self.size}, and its features of two observations are {shape}, not "
+                f"{[2, self.size]}: give super().__init__(observation_space, features_dim) the number of columns of "
+                "what forward() returns"
+            )
 
     def _seen(self, space: Space, observation: Any) -> Any:
         """Convert observations to Stable-Baselines3's form: floats, images with channels first, one-hot numbers."""
@@ -118,11 +147,24 @@ class Extractor(nn.Module):
             in_front = channels_first(space.shape)[0]
             return (observation if in_front else observation.permute(0, 3, 1, 2)).to(torch.float32) * self.pixels
         if isinstance(space, Discrete):
-            return nn.functional.one_hot(observation.long() - int(space.start), int(space.n)).to(torch.float32)
+            return _one_hot(observation, int(space.n), int(space.start))
         if isinstance(space, MultiDiscrete):
-            each = (nn.functional.one_hot(x.long(), int(n)) for x, n in zip(observation.t(), space.nvec, strict=True))
-            return torch.cat([*each], 1).to(torch.float32)
+            numbers = zip(observation.t(), space.nvec.tolist(), space.start.tolist(), strict=True)
+            return torch.cat([_one_hot(*each) for each in numbers], 1)
         return observation.to(torch.float32).reshape(-1, *(space.shape or ()))
+
+
+def _one_hot(observation: Tensor, size: int, start: int) -> Tensor:
+    """One-hot numbers [N, size] of choices that are counted from `start`. Zeros fill blocks, and need not be one."""
+    choice = (observation.long() - start).clamp(0, size - 1)
+    return nn.functional.one_hot(choice, size).to(torch.float32)
+
+
+def _zeros(space: Space, rows: int) -> Any:
+    """Observations as act() takes them."""
+    if isinstance(space, Dict):
+        return {name: _zeros(member, rows) for name, member in space.items()}
+    return torch.zeros(rows, *(space.shape or ()))
 
 
 def _given(space: Space) -> Space:

@@ -52,6 +52,10 @@ UNKNOWN_THERE |= {
 }
 KINDS = {"Box": Box, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete, "MultiBinary": MultiBinary}
 SERIALIZED = ":serialized:"
+SAID = (
+    'format="sb3": spaces, policy_kwargs and the class of the policy are pickled, as Stable-Baselines3 requires; '
+    "Adam's moments and the replay buffer are not in the file"
+)
 RENAMED = {"_stats_window_size": "stats_window_size"}
 # state of the training loop, or in the file in another form
 NOT_ARGUMENTS = {"policy_class", "policy_kwargs", "observation_space", "action_space", "replay_buffer_class"}
@@ -132,9 +136,9 @@ def _numbers(text: Any) -> np.ndarray:
     return np.array([float(word) for word in re.split(r"[\s\[\],]+", str(text)) if word])
 
 
-def written(model: Any, left_out: Collection[str] = ()) -> dict[str, bytes]:
-    """Members of a file of a headrace.sb3.model.Model that Stable-Baselines3 loads. left_out: names of arguments to
-    leave out.
+def written(model: Any, left_out: Collection[str] = ()) -> tuple[dict[str, bytes], list[str]]:
+    """Members of a file of a headrace.sb3.model.Model that Stable-Baselines3 loads, and lines about what is not in it.
+    left_out: names of arguments to leave out.
 
     They do not include Adam's moments. Raises ValueError for models that its MlpPolicy does not support."""
     kind, space = model.algorithm_name, model.observation_space
@@ -147,7 +151,8 @@ def written(model: Any, left_out: Collection[str] = ()) -> dict[str, bytes]:
         raise ValueError(f'format="sb3" is not for actions {model.action_space}: {why}')
     state = without_replay(model.algorithm)
     weights = exported(kind, state["policy"], getattr(model.policy, "quantiles", 1))
-    members = {"data": json.dumps(_data(model, left_out), indent=4).encode(), "policy.pth": _saved(weights)}
+    data, lines = _data(model, left_out)
+    members = {"data": json.dumps(data, indent=4).encode(), "policy.pth": _saved(weights)}
     variables: Weights = {}
     if "target_entropy" in model.arguments:
         learned = isinstance(model.arguments["ent_coef"], str)
@@ -156,7 +161,7 @@ def written(model: Any, left_out: Collection[str] = ()) -> dict[str, bytes]:
     for name, parameters in _optimized(kind, weights, variables).items():
         members[f"{name}.pth"] = _saved(_adam(model, parameters))
     members["pytorch_variables.pth"] = _saved(variables)
-    return members | {"_stable_baselines3_version": VERSION.encode()}
+    return members | {"_stable_baselines3_version": VERSION.encode()}, [*lines, SAID]
 
 
 def _why_no_action(space: Space) -> str:
@@ -192,15 +197,15 @@ def _adam(model: Any, parameters: list[torch.Tensor]) -> Json:
     return adam.state_dict()
 
 
-def _data(model: Any, left_out: Collection[str]) -> Json:
-    """Attributes of a model of Stable-Baselines3."""
-    kind, found = model.algorithm_name, dict[str, Any]()
+def _data(model: Any, left_out: Collection[str]) -> tuple[Json, list[str]]:
+    """Attributes of a model of Stable-Baselines3, and lines about what is not among them."""
+    kind, found, lines = model.algorithm_name, dict[str, Any](), list[str]()
     for name, value in model.arguments.items():
         if name in UNKNOWN_THERE or name in left_out:
             continue
         if callable(value):
             value = float(value(1.0))
-            print(f"{name} is a function: the file keeps {value:g}, its first value", file=sys.stderr)
+            lines.append(f"{name} is a function: the file keeps {value:g}, its first value")
         if name == "train_freq" and not isinstance(value, int):
             value = value[0]  # of (4, "step"), which would be read as a list
         found["_stats_window_size" if name == "stats_window_size" else name] = value
@@ -217,7 +222,7 @@ def _data(model: Any, left_out: Collection[str]) -> Json:
         found["n_quantiles"] = model.policy.quantiles
     if kind in ("dqn", "qrdqn"):
         found["exploration_rate"] = model.exploration_rate
-    return found | {"n_envs": model.n_envs, "num_timesteps": model.num_timesteps, "verbose": model.verbose}
+    return found | {"n_envs": model.n_envs, "num_timesteps": model.num_timesteps, "verbose": model.verbose}, lines
 
 
 def _pickled(value: Any) -> Json:

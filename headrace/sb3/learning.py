@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Rollout, each_column
+from headrace.runs.sb3_scalars import sb3_scalars
 from headrace.sb3.callback_calls import COST, Callbacks
 from headrace.sb3.steps import SteppedEnv, Steps, successes
 from headrace.sb3.translation import ON_POLICY
@@ -104,8 +105,9 @@ class Learning:
         model.num_timesteps = self.limits.counted(trainer.steps)
         model.ep_success_buffer.extend(successes(trainer.env))
         self._iterations += 1
-        for name in TRAIN & result.metrics.keys():
-            model.logger.record(f"train/{name}", float(result.metrics[name]))
+        named = {f"train/{name}": float(result.metrics[name]) for name in TRAIN & result.metrics.keys()}
+        for name, value in (sb3_scalars(trainer.algorithm) | named).items():
+            model.logger.record(name, int(value) if name == "train/n_updates" else value)
         count = self._iterations if model.algorithm_name in ON_POLICY else self._episodes
         if count >= self._logged + self.log_interval:
             self._logged = count

@@ -1,10 +1,12 @@
-"""Members of Stable-Baselines3's models, policies and logger: their counterparts here, or what to use instead."""
+"""Names of Stable-Baselines3, and members of its models, policies and logger: their counterparts here, or what to use
+instead."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from headrace.runs.sb3_scalars import sb3_scalars
 from headrace.sb3 import replay_buffer
 from headrace.sb3.replay_buffer import ReplayBuffer
 from headrace.sb3.steps import observations
@@ -33,12 +35,61 @@ INSTEAD = {  # members of models -> what to use instead
     ),
     "ent_coef_optimizer": "the optimizers are model.algorithm.optimizers",
     "log_ent_coef": "the logarithm of the temperature is model.algorithm.log_temperature",
-    "_n_updates": "model.logger records it as train/n_updates",
     "exploration_schedule": "model.exploration_rate is the present one",
 }
 OF_LOGGER = {
     **dict.fromkeys(("level", "set_level"), "verbose=1 of the model prints what is logged, and 0 does not"),
     "output_formats": "tables go to standard output where verbose=1, and scalars for TensorBoard to logger.folder",
+}
+
+KEEP = "keep `from stable_baselines3.common.{} import {}`, which works with models of headrace.sb3"
+MASKS = 'headrace.train("ppo", env) learns masks that are a member action_mask of Dict observations'
+BUFFERS = "buffers are Headrace's own; model.replay_buffer shows one"
+NETWORKS = (
+    "policy_kwargs with features_extractor_class, net_arch and activation_fn, or docs/own-policy.md, make networks"
+)
+
+KEPT = {  # modules of stable_baselines3.common -> their names that models of headrace.sb3 work with
+    "vec_env": "DummyVecEnv SubprocVecEnv VecCheckNan VecExtractDictObs VecFrameStack VecMonitor VecNormalize "
+    "VecTransposeImage VecVideoRecorder VecEnvWrapper is_vecenv_wrapped sync_envs_normalization unwrap_vec_normalize "
+    "unwrap_vec_wrapper",
+    "callbacks": "BaseCallback CallbackList CheckpointCallback ConvertCallback EvalCallback EventCallback "
+    "EveryNTimesteps LogEveryNTimesteps ProgressBarCallback StopTrainingOnMaxEpisodes "
+    "StopTrainingOnNoModelImprovement StopTrainingOnRewardThreshold",
+    "noise": "NormalActionNoise OrnsteinUhlenbeckActionNoise",
+    "evaluation": "evaluate_policy",
+    "monitor": "Monitor load_results get_monitor_files",
+    "env_util": "is_wrapped unwrap_wrapper",
+    "env_checker": "check_env",
+    "atari_wrappers": "AtariWrapper ClipRewardEnv EpisodicLifeEnv FireResetEnv MaxAndSkipEnv NoopResetEnv WarpFrame",
+    "results_plotter": "plot_results ts2xy",
+    "utils": "set_random_seed LinearSchedule get_linear_fn ConstantSchedule",
+    "logger": "configure HParam",
+}
+OF_PACKAGE = {  # names of stable_baselines3 and sb3_contrib that headrace.sb3 does not have
+    **{name: KEEP.format(module, name) for module, names in KEPT.items() for name in names.split()},
+    "VecNormalize": f"{KEEP.format('vec_env', 'VecNormalize')}, which has a file of its own; "
+    "or headrace.train(..., normalize_observation=True), whose policy has the statistics",
+    "HerReplayBuffer": "keep `from stable_baselines3 import HerReplayBuffer`: as replay_buffer_class it stands for "
+    "Headrace's hindsight",
+    "make_atari_env": 'make_vec_env("ALE/Pong-v5") has the usual preprocessing',
+    **dict.fromkeys(("MaskablePPO", "ActionMasker", "MaskableEvalCallback", "get_action_masks"), MASKS),
+    "ARS": 'it has no counterpart: headrace.train("ppo", env) learns with gradients',
+    "HER": "SAC, TD3, DDPG and DQN take replay_buffer_class=HerReplayBuffer",
+    **dict.fromkeys(("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), 'a model takes the name in quotes: "{}"'),
+    **dict.fromkeys(
+        ("MlpLstmPolicy", "CnnLstmPolicy", "MultiInputLstmPolicy"), 'RecurrentPPO takes it in quotes: "{}"'
+    ),
+    **dict.fromkeys(("ActorCriticPolicy", "BasePolicy", "BaseModel", "MlpExtractor", "create_mlp"), NETWORKS),
+    **dict.fromkeys(("NatureCNN", "CombinedExtractor", "FlattenExtractor"), NETWORKS),
+    **dict.fromkeys(
+        ("ReplayBuffer", "RolloutBuffer", "DictReplayBuffer", "DictRolloutBuffer", "NStepReplayBuffer"), BUFFERS
+    ),
+    **dict.fromkeys(
+        ("BaseAlgorithm", "OnPolicyAlgorithm", "OffPolicyAlgorithm"), "docs/own-algorithm.md has the form of one"
+    ),
+    "TimeFeatureWrapper": "keep `from sb3_contrib.common.wrappers import TimeFeatureWrapper`: it is stepped as it is",
+    "get_system_info": "python -m headrace --version prints Headrace's version",
 }
 
 
@@ -103,6 +154,12 @@ def _last_episode_starts(model: Any) -> Any:
     return None if trainer is None or not trainer.steps else ~trainer.collector.rollout.valid[-1].numpy(force=True)
 
 
+def _n_updates(model: Any) -> int:
+    """Gradient steps of an algorithm with a replay buffer, or epochs of another one, so far."""
+    scalars = sb3_scalars(model.algorithm)
+    return int(scalars.get("train/n_updates", getattr(model.algorithm, "updates", 0)))
+
+
 def _lr_schedule(model: Any) -> Callable[[float], float]:
     """The learning rate, as a function of the remaining fraction of the training."""
     rate = model.arguments["learning_rate"]
@@ -125,6 +182,7 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
     "_last_episode_starts": _last_episode_starts,
     "_vec_normalize_env": lambda model: model.get_vec_normalize_env(),
     "lr_schedule": _lr_schedule,
+    "_n_updates": _n_updates,
     "policy_class": lambda model: type(model.policy),
     "_episode_num": lambda model: model.episodes,
 }
@@ -141,3 +199,11 @@ def member(model: Any, name: str) -> Any:
 def missing(owner: str, name: str, instead: dict[str, str]) -> str:
     """The message about a missing member."""
     return f"{owner} has no attribute {name!r}" + (f": {instead[name]}" if name in instead else "")
+
+
+def not_offered(name: str) -> Exception:
+    """The error about a name that headrace.sb3 does not have: an ImportError, which `from headrace.sb3 import name`
+    shows, for one of Stable-Baselines3; AttributeError for another."""
+    if name not in OF_PACKAGE:
+        return AttributeError(f"module 'headrace.sb3' has no attribute {name!r}")
+    return ImportError(f"headrace.sb3 has no {name}: {OF_PACKAGE[name].format(name)}", name=name)

@@ -78,6 +78,7 @@ class Model:
         self._logger: Any = Logger(self.verbose > 0, None)
         self._custom_logger = False
         self._trainer: Trainer | None = None
+        self.said: set[str] = set()  # lines about files, which are printed once
         self._waiting_replay: Json | None = None  # from load_replay_buffer(), until there are environments
         self._vec_env: Any = None
         self._given = Given("", 0, {}, None)
@@ -380,9 +381,8 @@ class Model:
             print(f"Headrace {version('headrace')}, torch {torch.__version__}, Python {platform.python_version()}")
         saved = zip_files.read(path).of(cls.algorithm_name, path)
         known = signature(cls.__init__).parameters.keys() - {"self", "policy", "env"}
-        arguments = {name: value for name, value in saved.arguments.items() if name in known}
-        arguments |= {name: value for name, value in (custom_objects or {}).items() if name in known}
-        model = cls(saved.policy, None, **arguments | kwargs | {"device": device})
+        given = {name: value for name, value in (custom_objects or {}).items() if name in known} | kwargs
+        model = cls(saved.policy, None, **saved.arguments_with(given, known) | {"device": device})
         spaces = saved.spaces() if env is None or saved.state is not None else spaces_of(env)
         model.translation = model._translate(spaces, 1)
         where = resolve("cpu" if str(device) == "auto" else str(model.arguments["device"]))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Dict, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
@@ -19,10 +20,11 @@ from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.construct import entry_of
+from headrace.envs.gym.attributes import set_attribute
 from headrace.envs.vector_env.compiled_vector import CompiledVectorEnv
 from headrace.envs.vector_env.construct_vector import make_vec
+from headrace.envs.vector_env.vector_stepping import called
 from headrace.envs.vector_env.worker_vector import WorkerVectorEnv
-from headrace.sb3.env_attributes import env_method, get_attr, set_attr
 
 Indices = int | Iterable[int] | None
 
@@ -311,3 +313,56 @@ def _register(cls: type) -> None:
     base = sys.modules.get("stable_baselines3.common.vec_env.base_vec_env")
     if base is not None:
         base.VecEnv.register(cls)
+
+
+def get_attr(vector: Any, name: str, chosen: Sequence[int]) -> list[Any]:
+    """An attribute of some environments."""
+    if isinstance(vector, Env):
+        return vector.apply(partial(_attribute, name), chosen)
+    if isinstance(vector, SyncVectorEnv):
+        return [_attribute(name, vector.envs[index]) for index in chosen]
+    found = vector.get_attr(name)
+    return [found[index] for index in chosen]
+
+
+def set_attr(vector: Any, name: str, value: Any, chosen: Sequence[int]) -> None:
+    """Set an attribute of some environments to one value, without changing the others."""
+    change = partial(_set, name, value)
+    if isinstance(vector, Env):
+        vector.apply(change, chosen)
+    elif isinstance(vector, SyncVectorEnv):
+        for index in chosen:
+            change(vector.envs[index])
+    elif len({*chosen}) == vector.num_envs:
+        vector.set_attr(name, [value] * vector.num_envs)
+    else:
+        before = vector.get_attr(name)
+        vector.set_attr(name, [value if index in chosen else before[index] for index in range(vector.num_envs)])
+
+
+def env_method(vector: Any, chosen: Sequence[int], name: str, args: tuple, kwargs: Json) -> list[Any]:
+    """Call a method of some environments; return the results. Raises ValueError where a vector can only call all."""
+    if isinstance(vector, Env):
+        return vector.apply(partial(_called, name, args, kwargs), chosen)
+    if isinstance(vector, SyncVectorEnv):
+        return [called(vector.envs[index], name, args, kwargs) for index in chosen]
+    if isinstance(vector, WorkerVectorEnv):
+        return vector.call_some(chosen, name, *args, **kwargs)
+    # compiled environments have static functions, which change none of them
+    if not isinstance(vector, CompiledVectorEnv) and [*chosen] != [*range(vector.num_envs)]:
+        kind = type(vector).__name__
+        raise ValueError(f"{kind} calls {name}() of all {vector.num_envs} environments: leave out indices")
+    found = vector.call(name, *args, **kwargs)
+    return [found[index] for index in chosen]
+
+
+def _attribute(name: str, env: gymnasium.Env) -> Any:
+    return env.get_wrapper_attr(name)
+
+
+def _set(name: str, value: Any, env: gymnasium.Env) -> None:
+    set_attribute(env, name, value)
+
+
+def _called(name: str, args: tuple, kwargs: Json, env: gymnasium.Env) -> Any:
+    return called(env, name, args, kwargs)

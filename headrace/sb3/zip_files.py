@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 
 import torch
 from gymnasium.spaces import Box, Space
-from torch import nn
+from torch import nn, optim
 
 from headrace.algorithms.base import Algorithm, algorithm_classes
+from headrace.core.text import shown
 from headrace.core.types import Json
 from headrace.core.writing import replacing
 from headrace.data.spaces import from_json, to_json
@@ -29,6 +30,9 @@ from headrace.sb3.translation import ON_POLICY, class_name, trained_as
 
 ABOUT, STATE = "headrace.json", "state.pth"  # members of Headrace's own files
 SCHEDULE = "schedule"  # the key of the values of one
+NAMED = {"torch.nn": nn, "torch.optim": optim}  # modules whose classes are written by name
+CLASS, KWARGS = "features_extractor_class", "features_extractor_kwargs"
+LEFT_OUT = object()
 PICKLES = (".pkl", ".pickle")
 File = str | os.PathLike[str] | BinaryIO
 FORMAT = 2  # 1 had Box actions in half their range around its center, as headrace.PPO
@@ -58,6 +62,13 @@ class Saved:
             raise ValueError(f"{path} is a model of {kinds[0]}, not {kinds[1]}: use {kinds[0]}.load()")
         return replace(self, algorithm=algorithm)
 
+    def arguments_with(self, given: Json, known: Collection[str]) -> Json:
+        """Replace arguments by given ones, of policy_kwargs key by key. known: names of the constructor's arguments."""
+        own = {name: value for name, value in self.arguments.items() if name in known}
+        if kwargs := given.get("policy_kwargs"):
+            given = given | {"policy_kwargs": (own.get("policy_kwargs") or {}) | kwargs}
+        return own | given
+
     def spaces(self) -> tuple[Space, Space]:
         """The observation and action space. Raises ValueError if the file has no readable ones."""
         if self.pair is None:
@@ -71,8 +82,8 @@ class Saved:
         policy = kind.make_policy(config, *spaces, seed)
         if self.state is None:
             policy.load_state_dict(self.policy_for(policy))
-        elif any("encoder.extractor." in name for name in self.state["policy"].keys() - policy.state_dict().keys()):
-            raise ValueError("the file is of a features_extractor_class of its own: give load() policy_kwargs again")
+        else:
+            _check_tensors(self.state["policy"], policy.state_dict())
         algorithm: Algorithm = kind(policy.to(device), config, seed)
         if self.state is not None:
             algorithm.load_state_dict(self.state)
@@ -86,6 +97,20 @@ class Saved:
             return dict(self.state["policy"])
         assert self.weights is not None
         return converted(self.algorithm, self.weights, policy)
+
+
+def _check_tensors(saved: Json, own: Json) -> None:
+    """Raise ValueError if the tensors of a file are not those of the networks that its arguments describe."""
+    known = any("encoder.extractor." in name for name in own)
+    if not known and any("encoder.extractor." in name for name in saved):
+        raise ValueError("the file is of a features_extractor_class of its own: give load() policy_kwargs again")
+    for name in [*own, *saved]:
+        here, there = ([*x[name].shape] if name in x else "none" for x in (own, saved))
+        if here != there:
+            raise ValueError(
+                f"the file has other networks than policy_kwargs describe: {name} is {there} there and {here} here; "
+                "give load() the policy_kwargs that the model was saved with"
+            )
 
 
 def with_suffix(file: File) -> File:
@@ -134,7 +159,7 @@ def write(file: File, model: Any, state: Json, left_out: Collection[str] = (), f
         "format": FORMAT,
         "algorithm": model.algorithm_name,
         "policy": getattr(model.policy_argument, "__name__", model.policy_argument),
-        "arguments": _plain_arguments(arguments),
+        "arguments": _plain_arguments(arguments, model.said),
         "n_envs": model.n_envs,
         "num_timesteps": model.num_timesteps,
         "spaces": [to_json(model.observation_space), to_json(model.policy.action_space)],
@@ -150,14 +175,12 @@ def write(file: File, model: Any, state: Json, left_out: Collection[str] = (), f
 def write_foreign(file: File, model: Any, left_out: Collection[str] = ()) -> None:
     """Write a file that Stable-Baselines3 loads; the arguments are those of write(). Says that it has pickles."""
     buffer = io.BytesIO()
+    members, lines = foreign_zip.written(model, left_out)
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name, content in foreign_zip.written(model, left_out).items():
+        for name, content in members.items():
             archive.writestr(name, content)
-    print(
-        'format="sb3": spaces, policy_kwargs and the class of the policy are pickled, as Stable-Baselines3 requires; '
-        "Adam's moments and the replay buffer are not in the file",
-        file=sys.stderr,
-    )
+    for line in lines:
+        say_once(line, model.said)
     _put(file, buffer.getvalue())
 
 
@@ -216,9 +239,9 @@ def _to_units(weights: Json, head: GaussianHead) -> None:
     weights["head.log_std"] = weights["head.log_std"] + head.half_range.flatten().log()
 
 
-def _plain_arguments(arguments: Json) -> Json:
-    """Convert arguments to JSON. Schedules are stored as values. Others that JSON does not have are left out, and a
-    line says so."""
+def _plain_arguments(arguments: Json, said: set[str]) -> Json:
+    """Convert arguments to JSON. Schedules are stored as values. Others that JSON does not have are left out, as are
+    such members of policy_kwargs. A line says so, unless it is in `said`: callbacks save a model many times."""
     plain: Json = {}
     for name, value in arguments.items():
         if name == "device":
@@ -229,27 +252,50 @@ def _plain_arguments(arguments: Json) -> Json:
                 plain[name] = {SCHEDULE: [schedule.at, schedule.values, schedule.__name__]}
                 continue
             plain[name] = float(value(1.0))
-            print(f"{name} is a function: the file keeps {plain[name]:g}, its first value", file=sys.stderr)
+            say_once(f"{name} is a function: the file keeps {plain[name]:g}, its first value", said)
             continue
-        try:
-            plain[name] = json.loads(json.dumps(value, default=_named))
-        except TypeError:
-            print(f"{name}={value!r} is not in the file: give it to load() again", file=sys.stderr)
+        kept, left_out = _plain(name, value)
+        if kept is not LEFT_OUT:
+            plain[name] = kept
+        if left_out:
+            say_once(f"{', '.join(left_out)}: not in the file, give load() {name} again", said)
     return plain
 
 
+def _plain(name: str, value: Any) -> tuple[Any, list[str]]:
+    """An argument as JSON, or LEFT_OUT, and the names of what is left out of it."""
+    if name == "policy_kwargs" and isinstance(value, dict):
+        parts = {key: _plain(f"{name}[{key!r}]", x) for key, x in value.items()}
+        if parts.get(CLASS, (None,))[0] is LEFT_OUT and KWARGS in parts:  # which are those of another class without it
+            parts[KWARGS] = LEFT_OUT, [f"{name}[{KWARGS!r}]"]
+        kept = {key: x for key, (x, _) in parts.items() if x is not LEFT_OUT}
+        return kept, [each for _, left_out in parts.values() for each in left_out]
+    try:
+        return json.loads(json.dumps(value, default=_named)), []
+    except TypeError:
+        return LEFT_OUT, [f"{name}={shown(value, 60)}"]
+
+
+def say_once(line: str, said: set[str]) -> None:
+    """Print a line to standard error, unless it is in `said`."""
+    if line not in said:
+        said.add(line)
+        print(line, file=sys.stderr)
+
+
 def _named(value: Any) -> Json:
-    """A class of torch.nn by its name."""
+    """A class of torch.nn or torch.optim by its name."""
     name = getattr(value, "__name__", "")
-    if name and getattr(nn, name, None) is value:
-        return {"torch.nn": name}
+    for place, module in NAMED.items():
+        if name and getattr(module, name, None) is value:
+            return {place: name}
     raise TypeError(f"{value!r} is no data")
 
 
 def _restored(value: Any) -> Any:
     if isinstance(value, dict):
-        if value.keys() == {"torch.nn"}:
-            return getattr(nn, value["torch.nn"])
+        if len(value) == 1 and (place := next(iter(value))) in NAMED:
+            return getattr(NAMED[place], value[place])
         if value.keys() == {SCHEDULE}:
             return Interpolated(*value[SCHEDULE])
         return {key: _restored(member) for key, member in value.items()}

@@ -192,6 +192,28 @@ def needless(given: Collection[str], values: Settings) -> dict[str, str]:
     }
 
 
+def _names(wrapper: Any) -> Any:
+    """Names of wrappers, also of classes and functions: the settings of a run are text.
+
+    Raises TypeError for one that is not found again by its name.
+    """
+    given = wrapper if isinstance(wrapper, list | tuple) else (wrapper,)
+    return tuple(_name(each) if callable(each) else each for each in given)
+
+
+def _name(wrapper: Any) -> str:
+    from headrace.envs.sources import reference  # which imports torch
+
+    name = reference(wrapper)
+    own = name.rpartition(":")[2]
+    if not own.isidentifier() or wrapper.__module__ == "__main__":  # importing a script would run it again
+        raise TypeError(
+            f"wrapper has {shown(wrapper, 60)}, which workers and a resumed run cannot import by a name: put it into a "
+            "file of its own and import it from there, or give env a function that makes and wraps an environment"
+        )
+    return name
+
+
 def merge_settings(
     algorithm_config: type | None,
     env_defaults: Settings,
@@ -212,6 +234,8 @@ def merge_settings(
 
                 raise TypeError(no_setting(name, known | own, owners=algorithms_with(name)))
     values = {name: value for given in (env_defaults, file, options) for name, value in given.items()}
+    if "wrapper" in values:
+        values["wrapper"] = _names(values["wrapper"])
     return _fill(TrainConfig, values), algorithm_config and _fill(algorithm_config, values)
 
 

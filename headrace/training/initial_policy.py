@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from headrace.algorithms.base import Algorithm
+from headrace.core.packages import of_headrace
 from headrace.core.terminal import tell
 from headrace.core.types import Json
 from headrace.core.user_names import is_from_file, member, module_of
@@ -104,7 +105,7 @@ def check_own(policy: type[Policy], algorithm: type[Algorithm], given: Mapping[s
 def unread(policy: type[Policy], algorithm: Any, names: Iterable[str]) -> list[str]:
     """Names of settings that only the algorithm's usual network reads, and that this policy's constructor does not
     take. Empty for a user's algorithm, which may read any."""
-    if not algorithm.__module__.startswith("headrace."):
+    if not of_headrace(algorithm):
         return []
     return sorted((NETWORK & {*names}) - signature(policy).parameters.keys())
 

@@ -282,7 +282,7 @@ class Training:
         finally:
             self._recorder = None
         if self._run.interrupted and self._on_interrupt == "raise":
-            raise_caught(self._run.signal)
+            raise_caught(self._run.signal, f"the run is saved; to go on: {self._run.resume_command}")
 
     def _without_folder(self) -> Run:
         """The run, for a rank that rank 0 gives orders."""

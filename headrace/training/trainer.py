@@ -26,6 +26,7 @@ from headrace.core.types import EnvArgument, Json, StateDict, staying
 from headrace.data import finite
 from headrace.data.rollout import Rollout
 from headrace.envs.gym.change_params import loaded_params, saved_params
+from headrace.envs.sources import short_name
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
 from headrace.evaluation.wrapper_statistics import WrapperStatistics
 from headrace.parallel.actor_env import ActorEnv
@@ -379,9 +380,8 @@ class Trainer:
 
     @property
     def short_name(self) -> str:
-        """The environment's name without its file or module; for a PettingZoo environment the name of its module."""
-        place, _, name = self.env.name.rpartition(":")
-        return place.rpartition(".")[2] if name == "parallel_env" else name
+        """The environment's name without its file or module."""
+        return short_name(self.env.name, self.plan.source)
 
     def settings(self) -> Json:
         """Settings from which train(resume=...) makes this trainer again, in JSON's types."""

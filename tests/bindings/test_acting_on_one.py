@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.core.fused import plain_only
+from headrace.bindings.collecting import acting
+from headrace.core.fused import kernel_of, plain_only
 from headrace.data.flat_dict import FlatDict
 from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from headrace.policies.actor_critic import ActorCritic
@@ -70,6 +71,20 @@ def same(policy, observation, deterministic=True, seed=5):
     assert type(one) is type(batch[0]) and one.dtype == policy.action_space.dtype
     assert torch.equal(*(generator.get_state() for generator in draws))
     return one
+
+
+@torch.no_grad()
+def test_what_a_call_needs_is_found_once_and_is_not_kept(monkeypatch):
+    policy, found, plain = ActorCritic(VECTOR, Discrete(3)), [], acting.called_to_act
+    monkeypatch.setattr(acting, "called_to_act", lambda *call: found.append(call) or plain(*call))
+    seen = torch.ones(4, 5)
+    first, again = policy.act(seen, None, None), policy.act(seen, None, None)
+    assert len(found) == 2 and torch.equal(first.log_prob, again.log_prob) and acting._last.found is None
+    # asked about other columns before, it computes with those of the call
+    kernel = kernel_of(ActorCritic.act, policy, seen, None, None)
+    assert acting._last.found is not None
+    assert torch.equal(kernel(policy, seen * 2, None, None).value, policy.act(seen * 2, None, None).value)
+    assert not torch.equal(first.value, policy.act(seen * 2, None, None).value)
 
 
 @pytest.mark.parametrize("kind", KINDS)

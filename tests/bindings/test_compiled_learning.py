@@ -171,6 +171,34 @@ def test_a_loss_of_ones_own_is_what_is_learned(capsys):
     assert not said_of_learning(capsys)
 
 
+def standardised(policy, batch, config):
+    """A loss of a user's: it takes the deviation of the minibatch's numbers, whatever the number of sequences is."""
+    distribution, value = policy(batch["inputs"])
+    advantage = (batch["advantage"] - batch["advantage"].mean()) / (batch["advantage"].std() + 1e-8)
+    gain = (distribution.log_prob(batch["action"]) * advantage) @ batch["weight"]
+    return (value - batch["returns"]).square() @ batch["weight"] - gain, {"gain": gain}
+
+
+@pytest.mark.parametrize("loss", [ppo.ppo_loss, standardised])
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize(("sequences", "envs"), [(1, 1), (1, 5), (2, 5), (7, 9)])
+def test_minibatches_of_few_sequences_are_learned_as_in_plain_torch(loss, kind, sequences, envs, capsys):
+    class Own(ppo.PPO):
+        pass
+
+    Own.loss = staticmethod(loss)
+    settings = {"recurrent": kind, "rnn_size": 35, "hidden": (20,), "sequence_length": 8}
+    settings = SMALL | settings | {"minibatch_size": 8 * sequences}
+    own, plain = (made(Own, BOX, envs=envs, **settings) for _ in range(2))
+    for _ in range(3):
+        found, expected = learned(*own), learned(*plain, plain=True)
+        for key in expected:
+            torch.testing.assert_close(found[key], expected[key], rtol=1e-3, atol=5e-5, msg=key)
+    assert own[0].optimizer.steps == plain[0].optimizer.steps > 0
+    torch.testing.assert_close(own[0].optimizer.flat, plain[0].optimizer.flat, rtol=1e-3, atol=5e-5)
+    assert not said_of_learning(capsys)
+
+
 def test_a_loss_of_ones_own_is_what_trpos_critic_learns(capsys):
     def robust(policy, batch, config):
         errors = nn.functional.huber_loss(policy(batch["inputs"])[1], batch["returns"], reduction="none")

@@ -10,11 +10,14 @@ import torch
 from helpers.assembled import assembled
 from torch import Tensor
 
+from benchmarks.speed.generality import prepare
+from headrace.bindings.compiled import loss_conditions
+from headrace.core import fused
 from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_code import ptx
 from headrace.kernels.rows.gpu.gpu_kernels import emitted
 from headrace.kernels.rows.gpu.gpu_text import REGISTERS, SHARED, THREADS
-from headrace.kernels.rows.row_program import Map, Reduce, Sort
+from headrace.kernels.rows.row_program import Reduce, Sort
 from tests.bindings.asked_programs import MOST_ROWS, NAMES, Asked, asked
 
 QUICK = "ppo 32, 32 tanh"
@@ -24,7 +27,6 @@ LONGEST = (
 )
 ERROR = 1e-5  # of an output's largest number: sums are taken in another order
 MANY = 131_072  # rows
-EXACT = "sin", "cos", "fmod"  # reduce their argument in float64: of actions that are drawn from a Gaussian
 
 
 def distance(one: Tensor, other: Tensor, largest: float) -> float:
@@ -62,12 +64,12 @@ def sizes(one: Asked) -> dict[int, int]:
 
 
 def check_code(one: Asked, name: str) -> int:
-    """Assert that kernels keep no register in memory, and have no double but where angles are reduced; their number."""
-    count, exact = 0, any(isinstance(x, Map) and x.function in EXACT for x in one.own.values())
+    """Assert that kernels keep no register in memory, and have no double; their number."""
+    count = 0
     for lanes in sorted(sizes(one))[: 1 if name == LONGEST else None]:
         made = emitted(one.plan, one.dtypes, lanes, gpu=True)
         text = ptx(f"sm_90\n{made.text}").decode()
-        assert exact or ".f64" not in text, one.name
+        assert ".f64" not in text, one.name
         assert not re.search(r"[.]local|\bcall\b", text), one.name
         shared = {kernel.name: kernel.shared for kernel in made.kernels}
         assert all(size <= SHARED for size in shared.values())
@@ -94,6 +96,19 @@ def compared(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_compute_what_the_cpus_programs_do(name: str) -> None:
     compared(name)
+
+
+def test_large_images_are_refused_for_their_convolutions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fused, "_said", set())
+    monkeypatch.setattr(loss_conditions, "on_gpu", lambda device: True)
+    ours, _ = prepare(NAMES[PLAIN[0]])
+    ours.learn()
+    ours.act()
+    said = capsys.readouterr().err
+    why = "has a convolution, or pooling, with 102,400 numbers in all windows of an image; up to 16,384 are compiled"
+    assert "learning runs in plain PyTorch: convolutions.py:" in said and why in said
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in PLAIN])

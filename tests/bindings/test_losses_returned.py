@@ -156,14 +156,14 @@ def test_settings_of_many_calls_do_not_give_up(monkeypatch: pytest.MonkeyPatch) 
             assert step.why_not(net, x, mode) is None
 
 
-@pytest.mark.parametrize("where", ["cpu.assembly", "cpu_code.object_code"])
+@pytest.mark.parametrize("where", ["targets.cpu.assembly", "cpu_code.object_code"])
 def test_errors_of_the_compiler_are_refusals(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
     def fail(*_: Any) -> Any:
         raise RuntimeError("LLVM IR parsing error\n<string>:1:1: error: expected top-level entity")
 
-    monkeypatch.setattr(f"headrace.kernels.rows.targets.{where}", fail)
+    monkeypatch.setattr(f"headrace.kernels.rows.{where}", fail)
 
     def loss(net: nn.Module, x: Tensor) -> Tensor:
         return net(x).square().mean()

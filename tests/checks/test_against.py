@@ -10,7 +10,7 @@ import pytest
 
 from headrace import envs
 from headrace.checks.against import against, kolmogorov_smirnov
-from headrace.data.spaces import Box, Discrete
+from headrace.data.spaces import Box, Dict, Discrete
 from headrace.envs import sources
 from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.builtin.pendulum import Pendulum
@@ -152,6 +152,64 @@ def test_spaces_and_limits_are_compared_first():
     assert (
         longer["max_steps"].outcome == "note" and longer["max_steps"].found == "500 in the kernel, 400 in the reference"
     )
+
+
+class Parts(Spring):
+    """Spring, whose observations have names that Gymnasium sorts: speed comes before x."""
+
+    observation_space = Dict({"x": Box(-9, 9, (1,)), "speed": Box(-9, 9, (1,))})
+
+    def _seen(self):
+        return {"x": np.float32([self.place]), "speed": np.float32([self.speed])}
+
+
+class Swapped(Port):
+    """The port of Parts with a flat observation, in Gymnasium's order."""
+
+    def observe(s, p, out):
+        out[0] = s.speed
+        out[1] = s.place
+
+
+class Named(Port):
+    """The port of Parts with the names of its observation, of which Headrace takes `observation` first."""
+
+    observation_space = Dict({"observation": Box(-9, 9, (1,)), "a": Box(-9, 9, (1,))})
+
+
+class Renamed(Parts):
+    """Parts with the names of Named."""
+
+    observation_space = Named.observation_space
+
+    def _seen(self):
+        return {"observation": np.float32([self.place]), "a": np.float32([self.speed])}
+
+
+class Flat(Spring):
+    """Renamed, flat in Gymnasium's order: `a` is before `observation`."""
+
+    def _seen(self):
+        return super()._seen()[::-1]
+
+
+@pytest.mark.parametrize(("port", "reference"), [(Swapped, Parts), (Named, Renamed), (Named, Flat)])
+def test_a_dict_of_vectors_is_compared_with_its_numbers_in_gymnasiums_order(port, reference):
+    found = compared(port, reference)
+    assert found["observation_space"].outcome == "note" and "of 2 and 2 numbers" in found["observation_space"].found
+    assert found["single steps"].outcome == "ok"
+
+
+def test_a_dict_in_another_order_or_of_other_size_is_wrong():
+    found = compared(Port, Parts)["single steps"]
+    assert found.outcome == "wrong" and "observation[0] is" in found.found
+
+    class Longer(Parts):
+        observation_space = Dict({"x": Box(-9, 9, (1,)), "speed": Box(-9, 9, (2,))})
+
+    found = compared(Port, Longer)["observation_space"]
+    assert found.outcome == "wrong" and found.found.endswith("of 2 and 3 numbers")
+    assert "Box(-9.0, 9.0, (2,)" in found.found and "'speed': Box(-9.0, 9.0, (2,)" in found.found
 
 
 def test_for_a_state_that_cannot_be_read_the_error_says_what_to_write():

@@ -112,7 +112,7 @@ def test_help_of_train_shows_the_environments_own_defaults(capsys):
         ("train ppo CartPole-v1 --num-env 3", "--num-envs"),
         ("train ppo CartPole-v1 --num-envs 0", "num_envs must be at least 1, got 0"),
         ("train ppo CartPole-v1 --gamma 2", "gamma must lie in [0, 1], got 2.0"),
-        ("train ppo CartPole-v1 --seed x", "invalid literal for int"),
+        ("train ppo CartPole-v1 --seed x", "a whole number such as 8 is expected, got 'x'"),
         ("train ppo CartPole-v1 --config nowhere.toml", "nowhere.toml"),
         ("train ppo nowhere.py:MyEnv", "nowhere.py"),
         ("train", "ALGORITHM"),

@@ -15,7 +15,9 @@ def test_a_counter_on_the_device_gives_the_same_draws():
         assert torch.equal(counted, rng.uniform(5, rng.Purpose.ACTION, steps, 6, 10, 3, "cpu"))
 
 
-def test_permutations_are_permutations_and_depend_on_everything():
+@pytest.mark.parametrize("bijection", ["0", "1"])
+def test_permutations_are_permutations_and_depend_on_everything(bijection, monkeypatch):
+    monkeypatch.setenv("HEADRACE_BIJECTION", bijection)
     everything = torch.arange(1000).expand(3, 1000)
     drawn = [
         rng.permutations(seed, purpose, torch.tensor(counter), 3, 1000)
@@ -29,6 +31,20 @@ def test_permutations_are_permutations_and_depend_on_everything():
     # no place is favoured: each number's mean place over many permutations is near the middle
     many = rng.permutations(0, 3, torch.tensor(9), 2000, 10).float()
     assert (many.mean(0) - 4.5).abs().max() < 0.3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 64, 100, 257])
+def test_bijections_are_of_any_size_and_favour_no_place(size, monkeypatch):
+    monkeypatch.setenv("HEADRACE_BIJECTION", "1")
+    drawn = rng.permutations(5, 3, torch.tensor(0), 4000, size)
+    assert torch.equal(drawn.sort(1).values, torch.arange(size).expand(4000, size)) and drawn.is_contiguous()
+    for number in {0, size // 2, size - 1}:  # each is in each place equally often: chi-square, 5 deviations
+        counts = (drawn == number).sum(0).double()
+        excess = (counts - 4000 / size).square().sum() / (4000 / size) - (size - 1)
+        assert abs(excess) <= 5 * (2 * size) ** 0.5
+    if size > 60:  # neighbours stay apart as often as by chance
+        apart = (drawn[:, 1:] - drawn[:, :-1] == 1).double().mean()
+        assert abs(apart - 1 / size) < 5 * (1 / size / 4000 / size) ** 0.5
 
 
 def test_permutations_on_the_cpu_are_torchs():

@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.evaluation.curves import _plot_group, interquartile_mean, join, join_curves, plot, running_mean, strata
+from headrace.evaluation.curves import (
+    _plot_env,
+    _plot_group,
+    interquartile_mean,
+    join,
+    join_curves,
+    plot,
+    running_mean,
+    strata,
+)
 from headrace.evaluation.history import read
 
 
@@ -132,6 +141,44 @@ def test_the_image_has_labels(tmp_path):
     for words in ("SomeEnv", "environment steps", "wall time of training (s)", "episode return", "PPO"):
         assert words in text
     assert "interquartile mean of 5 runs" in text
+
+
+def test_any_logged_column_takes_the_place_of_returns(tmp_path):
+    run = make_run(tmp_path / "a_1", [(9.0, 10, 1.0), (8.0, 10, 2.0), (7.0, 10, 3.0)], [(10, 1.0), (30, 3.0)])
+    head, names, *rows = (run / "monitor.csv").read_text().splitlines()
+    rows = [
+        f"{row},{hits}" for row, hits in zip(rows, ("2.0", "", "4.0"), strict=True)
+    ]  # an episode without the number
+    (run / "monitor.csv").write_text("\n".join([head, f"{names},hits", *rows]) + "\n")
+    losses = [
+        {"steps": 30, "seconds": 3.0, "loss": 0.5},
+        {"steps": 10, "seconds": 1.0, "loss": 2},
+        {"steps": 40, "seconds": 4.0},
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in losses))
+    hits, loss = read(run, "hits"), read(run, "loss")
+    assert hits.episode_return.tolist() == [2, 4] and hits.steps.tolist() == [10, 30] and not hits.averaged
+    assert loss.episode_return.tolist() == [2, 0.5] and loss.steps.tolist() == [10, 30] and loss.averaged
+    with pytest.raises(ValueError, match="a_1 has logged no 'los'; did you mean 'loss'"):
+        plot([run], tmp_path / "x.svg", metric="los")
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        text = plot([run], tmp_path / "hits.svg", metric="hits").read_text()
+    assert ">hits<" in text and "episode return" not in text
+    (tmp_path / "x.monitor.csv").write_text((run / "monitor.csv").read_text())
+    with pytest.raises(ValueError, match="no run of Headrace"):
+        plot([tmp_path / "x.monitor.csv"], tmp_path / "x.svg", metric="hits")
+
+
+def test_the_legend_is_below_the_curves(tmp_path):
+    from matplotlib.figure import Figure
+
+    panels = Figure(layout="constrained").subplots(1, 2)
+    _plot_env(panels, "Env", {"PPO": [read(make_run(tmp_path / "a_1", [(1.0, 10, 0.5), (2.0, 10, 1.0)]))]})
+    panels[0].figure.draw_without_rendering()
+    legend, axes = panels[0].get_legend().get_window_extent(), panels[0].get_window_extent()
+    assert legend.y1 < axes.y0 and legend.y0 > 0
 
 
 def test_a_missing_library_is_an_error_with_the_install_command(tmp_path, monkeypatch):

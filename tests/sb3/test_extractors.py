@@ -168,6 +168,59 @@ def test_what_is_refused(tmp_path):
         settings(tmp_path / "ppo.yml", "ppo", "Pendulum-v1")
 
 
+class Wrong(BaseFeaturesExtractor):
+    """A layer of other size than it says, that reads a key, or that is given numbers which it does not take."""
+
+    def __init__(self, observation_space, says=6, gives=6, takes=3, key=None):
+        super().__init__(observation_space, says)
+        self.linear, self.norm, self.key = nn.Linear(takes, gives), nn.BatchNorm1d(gives).eval(), key
+
+    def forward(self, observations):
+        return self.norm(self.linear(observations if self.key is None else observations[self.key]))
+
+
+def test_features_are_tried_when_the_model_is_made():
+    vector, parts = Box(-1.0, 1.0, (3,)), Dict({"near": Box(-1.0, 1.0, (3,)), "far": Discrete(4, start=2)})
+
+    def made(space, **own):
+        kwargs = {"features_extractor_class": Wrong, "features_extractor_kwargs": own}
+        policy = "MultiInputPolicy" if space is parts else "MlpPolicy"
+        return PPO(policy, Seen(space), n_steps=8, batch_size=8, policy_kwargs=kwargs)
+
+    with pytest.raises(
+        ValueError, match=r"Wrong has features_dim=9, and its features of two observations are \[2, 6\]"
+    ):
+        made(vector, says=9)
+    with pytest.raises(ValueError, match=r"Wrong reads observations\['middle'\], and observations have far, near"):
+        made(parts, key="middle")
+    with pytest.raises(RuntimeError) as error:
+        made(vector, takes=4)
+    assert "Wrong was tried with two observations, [2, 3]" in error.value.__notes__[0]
+    model = made(parts, key="near", says=6)
+    norm = model.policy.encoder.extractor.norm
+    assert not norm.training and model.policy.encoder.extractor.linear.training
+    assert norm.running_mean.tolist() == [0.0] * 6 and norm.num_batches_tracked == 0
+
+
+def test_a_file_keeps_the_rest_of_policy_kwargs_and_says_once_what_it_lacks(tmp_path, capsys):
+    env, adam = Seen(Box(-1.0, 1.0, (3,))), {"optimizer_class": torch.optim.Adam, "optimizer_kwargs": {"eps": 1e-6}}
+    own = KWARGS | {"net_arch": [7, 5], "activation_fn": nn.ELU} | adam
+    model = PPO("MlpPolicy", env, n_steps=8, batch_size=8, policy_kwargs=own)
+    for _ in range(3):  # as an EvalCallback does
+        model.save(tmp_path / "model")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "features_extractor_class" in said and "features_extractor_kwargs" in said
+    loaded = PPO.load(tmp_path / "model", policy_kwargs=KWARGS)
+    assert loaded.arguments["policy_kwargs"] == own
+    for other, message in (
+        ({"net_arch": [7, 4]}, r"actor\.layers\.1\.weight is \[5, 7\] there and \[4, 7\] here"),
+        ({"features_extractor_kwargs": {"features_dim": 4}}, r"linear\.weight is \[6, 3\] there and \[4, 3\] here"),
+        ({"features_extractor_class": Wrong, "features_extractor_kwargs": {}}, r"norm\.weight is none there and \[6\]"),
+    ):
+        with pytest.raises(ValueError, match=f"the file has other networks than policy_kwargs describe.*{message}"):
+            PPO.load(tmp_path / "model", policy_kwargs=KWARGS | other)
+
+
 class Linear(BaseFeaturesExtractor):
     def __init__(self, observation_space, features_dim=6):
         super().__init__(observation_space, features_dim)

@@ -10,7 +10,7 @@ import torch
 
 from headrace.policies.other_libraries import INSTEAD as OF_POLICIES
 from headrace.policies.other_libraries import METHODS, OF_POLICIES_ALONE
-from headrace.sb3 import DQN, PPO, SAC, make_vec_env
+from headrace.sb3 import A2C, DQN, PPO, SAC, make_vec_env
 from headrace.sb3.members import INSTEAD, OF_LOGGER
 
 SMALL = {"n_steps": 16, "batch_size": 16, "n_epochs": 1, "seed": 0, "device": "cpu"}
@@ -112,3 +112,24 @@ def test_values_that_are_no_numbers_are_said_once(tmp_path, capsys):
 
     model.learn(64, callback=record)
     assert capsys.readouterr().err.count("parts/figure (object) is not in TensorBoard's file") == 1
+
+
+def test_counts_and_clipping_are_recorded_as_there(capsys):
+    for model, name, value in (
+        (
+            PPO("MlpPolicy", "CartPole-v1", verbose=1, clip_range_vf=0.25, clip_range=0.125, **SMALL | {"n_epochs": 3}),
+            "clip_range_vf",
+            "0.25 ",
+        ),
+        (A2C("MlpPolicy", "CartPole-v1", n_steps=16, verbose=1), "n_updates", f"{4} "),
+    ):
+        model.learn(50, log_interval=1)
+        printed = capsys.readouterr().out
+        rows = [row.split("|")[1:3] for row in printed.splitlines() if row.count("|") == 3]
+        last = {key.strip(): text.strip() + " " for key, text in rows}
+        assert last[name] == value
+        if isinstance(model, PPO):
+            assert last["clip_range"] == "0.125 " and int(last["n_updates"]) == 3 * int(last["iterations"])
+        else:
+            assert "clip_range" not in last and "clip_range_vf" not in last
+        assert model._n_updates == int(last["n_updates"]) > 0

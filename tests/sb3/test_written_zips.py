@@ -116,6 +116,21 @@ def test_an_lstm_without_hidden_layers_is_written(tmp_path):
     assert found == logits.argmax(1).tolist() and len({*found}) == 2
 
 
+def test_a_schedule_is_said_to_be_kept_once_and_where_a_file_is_written(tmp_path, capsys):
+    rate = {"learning_rate": lambda left: 2e-3 * left, "n_steps": 16, "batch_size": 16}
+    extractor = {"features_extractor_class": sb3.extractors.NatureCNN}
+    images = sb3.PPO("MlpPolicy", "CartPole-v1", **rate)
+    images.arguments["policy_kwargs"] = extractor
+    with pytest.raises(ValueError, match="no features extractor"):
+        images.save(tmp_path / "x", format="sb3")
+    assert capsys.readouterr().err == "" and not list(tmp_path.iterdir())
+    model = sb3.PPO("MlpPolicy", "CartPole-v1", **rate)
+    for _ in range(2):
+        model.save(tmp_path / "x", format="sb3")
+    assert capsys.readouterr().err.count("learning_rate is a function: the file keeps 0.002, its first value") == 1
+    assert sb3.PPO.load(tmp_path / "x").arguments["learning_rate"] == 0.002
+
+
 def test_what_has_no_counterpart_there_is_refused_by_name(tmp_path):
     small = {"n_steps": 16, "device": "cpu"}
     layers = sb3.RecurrentPPO("MlpLstmPolicy", "CartPole-v1", batch_size=16, **small)

@@ -61,6 +61,26 @@ def test_infos_of_last_steps_are_logged(env, processes, tmp_path):
     assert tags["rollout/success_rate"] == last["success_rate"] and "rollout/distance" in tags
 
 
+@pytest.mark.parametrize("env", [Coin, vector(AutoresetMode.NEXT_STEP)])
+def test_evaluations_have_the_infos_that_trainings_log(env, tmp_path, capsys):
+    given = OPTIONS | {"eval_freq": 30, "eval_episodes": 6, "eval_envs": 2}
+    run = hr.train("ppo", env, log_info=NAMES, log_folder=str(tmp_path), hidden=(4,), **given)
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [row for row in rows if "eval_return" in row]
+    assert evaluated and tensorboard_tags(evaluated[0])["eval/success_rate"] == evaluated[0]["eval_success_rate"]
+    assert all(row["eval/distance"] >= row["eval_success_rate"] >= 0 for row in evaluated)
+    found = run.evaluate(6)  # three rounds of two environments
+    first = 1 if env is Coin else 3  # of the second round: this vector is reset twice before it
+    assert found.infos == {"is_success": (0, 0, 1, 1, 0, 0), "distance": (0, 0, first, first, 2 * first, 2 * first)}
+    assert found.means() == {"is_success": pytest.approx(1 / 3), "distance": first}
+    assert f"is_success 0.3333, distance {first}" in str(found) and "log_info" not in capsys.readouterr().err
+
+
+def test_an_evaluation_leaves_out_numbers_that_an_episode_does_not_have():
+    found = hr.Evaluation(1.0, 0.0, (1.0, 1.0), (3, 3), 0.0, infos={"a": (float("nan"), 4.0), "b": (float("nan"),) * 2})
+    assert found.means() == {"a": 4.0} and str(found).endswith(", a 4")
+
+
 def test_what_cannot_be_logged_is_refused(tmp_path):
     options = OPTIONS | {"log_folder": str(tmp_path), "hidden": (4,)}
     with pytest.raises(KeyError, match="log_info names goals, and the info of an episode's last step has 'is_success'"):

@@ -263,6 +263,8 @@ def test_a_loop_over_seeds_ends_with_the_training_that_a_signal_ends(number, err
     assert checkpoint.read_manifest("runs/ppo/Walk_1/last")["ended_by"] == number.name
     if error is SystemExit:
         assert raised.value.code == 128 + number
+    else:  # Python prints it below the traceback
+        assert str(raised.value) == "the run is saved; to go on: headrace.train(resume='runs/ppo/Walk_1', env=...)"
     with pytest.raises(ValueError, match="on_interrupt must be 'raise' or 'return', got 'go on'"):
         hr.train("ppo", Walk(), on_interrupt="go on")
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from headrace.bindings.compiled.compiled_acting import WORTH_HELP, CompiledOutputs, acting, evaluating, exploring
 from headrace.bindings.compiled.row_functions import LastFound, ModuleProgram, is_current, looks, made, making
 from headrace.core.fused import AsChosen, register
+from headrace.core.packages import of_headrace
 from headrace.kernels.rows.row_plan import block_for
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
@@ -48,7 +49,7 @@ def is_ours(policy: Policy) -> bool:
     kept = examine(policy).kept
     if is_ours not in kept:
         kinds = (kind_of(policy), *map(type, [*policy.modules()][1:]))  # with the parts, which may be a user's
-        kept[is_ours] = all(kind.__module__.startswith(("headrace.", "torch.")) for kind in kinds)
+        kept[is_ours] = all(of_headrace(kind) or kind.__module__.startswith("torch.") for kind in kinds)
     return kept[is_ours]  # type: ignore[no-any-return]
 
 
@@ -76,14 +77,12 @@ def explores_apart(policy: Policy) -> bool:
 
 def act_of(policy: Policy, observation: Any, rnn_state: Any, random: Tensor | None) -> ModuleProgram | str | bool:
     """The program of act() for such arguments, else why there is none; False where that need not be said."""
-    called = called_to_act(policy, observation, rnn_state, random)
-    return False if called is None else _found(*called)
+    return program_for(called_to_act(policy, observation, rnn_state, random))
 
 
 def value_of(policy: Policy, observation: Any, rnn_state: Any) -> ModuleProgram | str | bool:
     """The program of value() for such arguments; else as act_of()."""
-    called = _called_to_evaluate(policy, observation, rnn_state)
-    return False if called is None else _found(*called)
+    return program_for(_called_to_evaluate(policy, observation, rnn_state))
 
 
 def called_to_act(
@@ -133,8 +132,11 @@ def _fits(policy: Policy, rnn_state: Any) -> bool:
     return policy.state_width > 0 and rnn_state.shape[1:] == (policy.state_width,)
 
 
-def _found(compiled: CompiledOutputs, given: tuple[Any, ...]) -> ModuleProgram | str | bool:
-    """The program of a function of a policy and arguments with a row for each row."""
+def program_for(called: Called | None) -> ModuleProgram | str | bool:
+    """The program of a function of a policy and arguments with a row for each row; else as act_of()."""
+    if called is None:
+        return False
+    compiled, given = called
     policy, *columns = given
     seen = examine(policy)
     if seen.altered:
@@ -157,13 +159,22 @@ def _found(compiled: CompiledOutputs, given: tuple[Any, ...]) -> ModuleProgram |
 def _serves(policy: Policy, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool | str:
     if torch.is_grad_enabled() or kind_of(policy) not in OUTPUTS:
         return False
-    return _last.answer(act_of(policy, observation, rnn_state, random), policy, observation, rnn_state, random)
+    called = called_to_act(policy, observation, rnn_state, random)
+    return _last.answer(_with_columns(called), policy, observation, rnn_state, random)
 
 
 def _serves_value(policy: Policy, observation: Any, rnn_state: Any = None) -> bool | str:
     if torch.is_grad_enabled() or kind_of(policy) not in OUTPUTS:
         return False
-    return _last.answer(value_of(policy, observation, rnn_state), policy, observation, rnn_state)
+    return _last.answer(
+        _with_columns(_called_to_evaluate(policy, observation, rnn_state)), policy, observation, rnn_state
+    )
+
+
+def _with_columns(called: Called | None) -> Any:
+    """program_for() a call, with the call's columns if there is one. The policy is not kept."""
+    found = program_for(called)
+    return (found, called[1][1:]) if called is not None and isinstance(found, ModuleProgram) else found
 
 
 @register("q_network.act", _serves)
@@ -174,22 +185,18 @@ def _serves_value(policy: Policy, observation: Any, rnn_state: Any = None) -> bo
 @register("actor_critic.act", _serves)
 def act(policy: Policy, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
     """Policy.act(), within rounding."""
-    called, names = called_to_act(policy, observation, rnn_state, random), OUTPUTS[kind_of(policy)]
-    assert called is not None  # else _serves() had said so
-    acts = _last.noted(policy, observation, rnn_state, random) or _found(*called)
-    assert isinstance(acts, ModuleProgram)
-    outputs = acts.run(called[1])
-    found = dict(zip(names, outputs, strict=False))
+    found = _last.take(policy, observation, rnn_state, random)
+    acts, columns = found or _with_columns(called_to_act(policy, observation, rnn_state, random))
+    names, outputs = OUTPUTS[kind_of(policy)], acts.run((policy, *columns))
+    named = dict(zip(names, outputs, strict=False))
     after = outputs[len(names)] if len(outputs) > len(names) else None
-    return PolicyOutput(found["action"], found.get("log_prob"), found.get("value"), after)
+    return PolicyOutput(named["action"], named.get("log_prob"), named.get("value"), after)
 
 
 @register("recurrent_actor_critic.value", _serves_value)
 @register("actor_critic.value", _serves_value)
 def value(policy: Policy, observation: Any, rnn_state: Any = None) -> Tensor:
     """value() of an ActorCritic or a RecurrentActorCritic, with the bits of act()."""
-    called = _called_to_evaluate(policy, observation, rnn_state)
-    assert called is not None  # else _serves_value() had said so
-    acts = _last.noted(policy, observation, rnn_state) or _found(*called)
-    assert isinstance(acts, ModuleProgram)
-    return acts.run(called[1])[0]
+    found = _last.take(policy, observation, rnn_state)
+    acts, columns = found or _with_columns(_called_to_evaluate(policy, observation, rnn_state))
+    return acts.run((policy, *columns))[0]  # type: ignore[no-any-return]

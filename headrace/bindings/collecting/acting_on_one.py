@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings.collecting.acting import act_of, called_to_act, is_own, sees_vectors
-from headrace.bindings.compiled.row_functions import ModuleProgram, is_current
+from headrace.bindings.collecting.acting import called_to_act, is_own, program_for, sees_vectors
+from headrace.bindings.compiled.row_functions import LastFound, ModuleProgram, is_current
 from headrace.core.fused import register
 from headrace.data.flat_dict import FlatDict
 from headrace.data.rollout import Group, tree_map
@@ -30,13 +29,11 @@ UNIFORM = "policy.random"  # an ActorQ's: 1 where a training's actions are unifo
 
 class ActingOnOne:
     """Acts on one observation at a time by a program, while nothing in the policy is replaced or moved. Several threads
-    may call it at once."""
+    may call it at once. given: columns of one row, as act() takes them."""
 
-    def __init__(self, policy: Policy, acts: ModuleProgram, drawn: bool) -> None:
+    def __init__(self, policy: Policy, acts: ModuleProgram, given: tuple[Any, ...], drawn: bool) -> None:
         self.acts, self._drawn = acts, drawn
-        called = called_to_act(policy, *_given(policy, drawn))
-        assert called is not None  # else there were no program
-        self._num_draws, self._given = policy.num_draws, called[1][1:]
+        self._num_draws, self._given = policy.num_draws, given
         self._width = 0 if policy.recurrent == "none" else policy.state_width
         self._seen, self._space = policy.observation_space, policy.action_space
         self._shapes = _shapes(policy)
@@ -109,13 +106,7 @@ class _CallOnOne:
         self.address = memory.words.ctypes.data
 
 
-class _Last(threading.local):
-    """The object that was found last in a thread."""
-
-    one: ActingOnOne | None = None
-
-
-_last = _Last()
+_last = LastFound()
 
 
 def _shapes(policy: Policy) -> dict[str, tuple[int, ...]]:
@@ -152,16 +143,16 @@ def _of(policy: Policy, deterministic: bool) -> ActingOnOne | None:
         return None
     if drawn and kind_of(policy) is DiscreteActorQ:
         return None
-    acts = act_of(policy, *_given(policy, drawn))
-    if not isinstance(acts, ModuleProgram) or acts.copies:
+    acts = program_for(called := called_to_act(policy, *_given(policy, drawn)))
+    if called is None or not isinstance(acts, ModuleProgram) or acts.copies:
         return None
-    found = kept[ActingOnOne, drawn] = ActingOnOne(policy, acts, drawn)
+    found = kept[ActingOnOne, drawn] = ActingOnOne(policy, acts, called[1][1:], drawn)
     return found
 
 
-def _serves(policy: Policy, observation: Any, state: Any, deterministic: bool, *_: Any) -> bool:
-    _last.one = _of(policy, deterministic) if type(observation) in (np.ndarray, dict) else None
-    return _last.one is not None
+def _serves(policy: Policy, observation: Any, state: Any, deterministic: bool, *_: Any) -> bool | str:
+    found = _of(policy, deterministic) if type(observation) in (np.ndarray, dict) else None
+    return _last.answer(found, policy, observation, deterministic)
 
 
 @register("policy.act_on_one", _serves)
@@ -169,5 +160,5 @@ def act_on_one(
     policy: Policy, observation: Any, state: Any, deterministic: bool, generator: torch.Generator | None
 ) -> Any:
     """predict() of one observation, with the bits of act_without_exploration()."""
-    one, _last.one = _last.one, None  # which _serves() found
+    one = _last.take(policy, observation, deterministic) or _of(policy, deterministic)
     return None if one is None else one.act(observation, state, deterministic, generator)

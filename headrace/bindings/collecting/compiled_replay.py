@@ -23,6 +23,7 @@ from headrace.bindings.compiled.compiled_objectives import programs_of
 from headrace.bindings.compiled.replay_learning import LearningCall, MinibatchMemory
 from headrace.bindings.digests import DIGESTS
 from headrace.core.fused import kernel_of, register
+from headrace.core.packages import of_headrace
 from headrace.data.priorities import PrioritizedReplay
 from headrace.data.replay import Replay
 from headrace.parallel.collector import InlineCollector
@@ -40,7 +41,7 @@ def _can_be_called(algorithm: OffPolicy[Any], number: int) -> bool:
     kind = type(algorithm)
     if any(getattr(kind, name) is not getattr(OffPolicy, name) for name in LEFT_OUT):
         return False
-    if vars(algorithm).keys() & {"learn", *LEFT_OUT} or not kind.learn.__module__.startswith("headrace.algorithms."):
+    if vars(algorithm).keys() & {"learn", *LEFT_OUT} or not of_headrace(kind.learn):
         return False
     return size_of(algorithm.reduce) == 1 and draws(algorithm, number) and kind.objectives is not OffPolicy.objectives
 

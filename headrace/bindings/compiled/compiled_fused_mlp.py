@@ -47,6 +47,6 @@ def serves(network: nn.Sequential, input: Tensor) -> bool | str:
 def stacked(network: nn.Sequential, input: Tensor) -> Tensor:
     """headrace.policies.fused_mlp.stacked, with the same outputs and gradients within rounding."""
     samples = _samples(network, input)
-    found: Any = _last.noted(network, input) or _function.find(network, (samples,))
+    found: Any = _last.take(network, input) or _function.find(network, (samples,))
     output = _function.run(found, network, (samples,))
     return output if input.dim() == 2 else output.view(*input.shape[:-1], output.shape[1])

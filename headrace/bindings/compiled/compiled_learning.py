@@ -27,10 +27,11 @@ from headrace.bindings.eligibility import why_not_adam
 from headrace.bindings.rng_returns_cpu import shares
 from headrace.core.fused import register
 from headrace.data.rollout import tree_map
-from headrace.kernels.rows.row_plan import BY_WEIGHTS
+from headrace.kernels.rows.row_plan import ALONE, BY_WEIGHTS
 from headrace.kernels.rows.targets.cpu_program import CpuProgram
 from headrace.policies.base import Policy
 
+SEQUENCES = 8  # of a minibatch at most, for which blocks of one row take less time: with 16, both take the same
 LOSSES = 64  # largest number of losses whose programs are kept
 SHARE = "of_a_row"  # weight of a valid row, 1 / number of them
 _learners: Bound[LossLearner] = Bound()
@@ -40,11 +41,11 @@ _gradients: Bound[GradientCall] = Bound()
 def compiled(loss: Loss, unit: int, size: int) -> CompiledLoss:
     """Make the function that is compiled for a loss of minibatches of so many rows, in sequences of `unit` rows.
     Besides the loss's arguments it takes the weight of a valid row."""
-    return _compiled(loss, unit, size <= BY_WEIGHTS)
+    return _compiled(loss, unit, size <= BY_WEIGHTS, ALONE if unit > 1 and size // unit <= SEQUENCES else 0)
 
 
 @lru_cache(LOSSES)
-def _compiled(loss: Loss, unit: int, by_weights: bool) -> CompiledLoss:
+def _compiled(loss: Loss, unit: int, by_weights: bool, block: int) -> CompiledLoss:
     def weighted(policy: Policy, batch: Mapping[str, Any], config: Any, of_a_row: Tensor) -> Any:
         rows: Batch = {**batch}
         if unit > 1:
@@ -54,7 +55,7 @@ def _compiled(loss: Loss, unit: int, by_weights: bool) -> CompiledLoss:
     named: Any = weighted
     named.__signature__ = inspect.signature(weighted)  # rather than the loss', whose variables are inputs too
     named.__wrapped__, named.__qualname__ = loss, getattr(loss, "__qualname__", "loss")
-    return CompiledLoss(weighted, by_weights)
+    return CompiledLoss(weighted, by_weights, block)
 
 
 def computed(returned: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -81,8 +82,7 @@ def _program(
     unit = policy.sequence_length
     if inspect.ismethod(loss):
         return "its loss is a method of an object that changes; a staticmethod (policy, batch, config) is compiled"
-    own = unit > 1 and str(getattr(loss, "__module__", "")).startswith("headrace.")  # sums over sequences, and no more
-    if not own and (reason := too_few(size, unit, config)):
+    if reason := too_few(size, 1, config):
         return reason
     share, whole = torch.zeros((), device=columns["valid"].device), _units(columns, unit)
     few = lambda: (policy, _first(whole, max(size // unit, FEWEST)), config, share)  # noqa: E731

@@ -57,12 +57,12 @@ class CompiledLoss:
 
     Calling it gives what the plain function returns, without gradient functions, and adds the loss' gradients to
     `.grad` of the parameters, as loss.backward() would. Several threads may call it at once.
-    by_weights: see Conditions.
+    by_weights, block: see Conditions.
     """
 
-    def __init__(self, plain: Callable[..., Any], by_weights: bool | None = None) -> None:
+    def __init__(self, plain: Callable[..., Any], by_weights: bool | None = None, block: int = 0) -> None:
         self._given, self._alone = plain, _names_alone(plain)
-        self.plain, self.by_weights = _in_order(plain, self._alone), by_weights
+        self.plain, self.by_weights, self.block = _in_order(plain, self._alone), by_weights, block
         self._lock = threading.Lock()
         self._programs: list[Program] = []  # the one that was used last is the first
         self._refused: list[tuple[Conditions, str]] = []
@@ -209,7 +209,7 @@ class CompiledLoss:
         """The loss and these arguments, without their numbers."""
         from headrace.bindings.compiled.loss_conditions import Conditions
 
-        return Conditions(self.plain, arguments, tries, by_weights=self.by_weights)
+        return Conditions(self.plain, arguments, tries, by_weights=self.by_weights, block=self.block)
 
     def _program(self, arguments: tuple[Any, ...], first: Conditions, again: bool = False) -> Program:
         """Make the program for these arguments. again: trace it even if the disk has it."""

@@ -48,5 +48,5 @@ def serves(rnn: RNNCell, features: Tensor, rnn_state: Tensor, valid: Tensor, bur
 def sequence(rnn: RNNCell, features: Tensor, rnn_state: Tensor, valid: Tensor, burn_in: int = 0) -> Tensor:
     """headrace.policies.rnn.RNNCell.sequence, with the same outputs and gradients within rounding."""
     function, columns = _function(burn_in), _columns(features, rnn_state, valid)
-    found: Any = _last.noted(rnn, features, rnn_state, valid) or function.find(rnn, columns)
+    found: Any = _last.take(rnn, features, rnn_state, valid) or function.find(rnn, columns)
     return function.run(found, rnn, columns).movedim(0, 2)

@@ -327,13 +327,13 @@ def made(
     """Make the plan of a row program, and its code. by_weights: with few rows, take gradients by weights on the CPU, if
     what is kept for that stays in the caches. split: the processor has tiles of bfloat16. block: see plan()."""
     from headrace.kernels.rows.gpu import gpu_program
-    from headrace.kernels.rows.row_plan import KEPT
+    from headrace.kernels.rows.row_plan import ALONE, KEPT
     from headrace.kernels.rows.row_schedule import plan
     from headrace.kernels.rows.targets import cpu_program
 
     planned = plan(program, not loss_conditions.on_gpu(device), by_weights, split, block)
-    if by_weights and planned.kept > KEPT:
-        planned = plan(program, split=split)
+    if by_weights and planned.kept > KEPT and block != ALONE:
+        planned = plan(program, split=split, block=block)
     if loss_conditions.on_gpu(device):
         return planned, gpu_program.compiled(planned, dtypes, rows, device)
     return planned, cpu_program.compiled(planned, dtypes)

@@ -185,20 +185,23 @@ class Programs(NamedTuple):
 
 
 class LastFound(threading.local):
-    """Programs that a thread has found last, and the ids of the arguments that they were found for."""
+    """Programs that a thread has found last for a call, and the ids of its arguments: a kernel takes what was found
+    when it was asked whether it serves the call."""
 
     call: tuple[int, ...] = ()
     found: Any = None
 
     def answer(self, found: Any, *call: object) -> bool | str:
-        """True if these are programs for a call; else why there are none."""
-        serves = isinstance(found, ModuleProgram | Programs)
+        """True if there are programs for a call. found: these; else why there are none, or None, or False."""
+        serves = not isinstance(found, str | bool | None)
         self.found, self.call = (found, (*map(id, call),)) if serves else (None, ())
         return True if serves else found or False
 
-    def noted(self, *call: object) -> Any:
-        """Programs that answer() was given for this call, if it was the last one; else None."""
-        return self.found if self.call == (*map(id, call),) else None
+    def take(self, *call: object) -> Any:
+        """Programs that answer() was given for this call, if it was the last; else None. They are not kept."""
+        found = self.found if self.call == (*map(id, call),) else None
+        self.found, self.call = None, ()
+        return found
 
 
 class RowFunction:

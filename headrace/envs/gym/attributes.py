@@ -7,7 +7,9 @@ from typing import Any
 
 import gymnasium
 
-NOT_OF_USERS = ("gymnasium", "headrace", "stable_baselines3")  # packages whose wrappers read no new attributes
+from headrace.core.packages import of_headrace
+
+LIBRARIES = ("gymnasium", "stable_baselines3")  # packages whose wrappers read no new attributes
 
 
 def set_attribute(env: gymnasium.Env, name: str, value: Any) -> None:
@@ -15,8 +17,12 @@ def set_attribute(env: gymnasium.Env, name: str, value: Any) -> None:
     user's outermost wrapper, if any, as Gymnasium's set_wrapper_attr() does if there are no other wrappers."""
     every = [*_layers(env)]
     has = next((layer for layer in every if hasattr(layer, name)), None)
-    of_user = next((layer for layer in every if type(layer).__module__.split(".")[0] not in NOT_OF_USERS), every[-1])
-    setattr(has or of_user, name, value)
+    setattr(has or next(filter(_is_of_users, every), every[-1]), name, value)
+
+
+def _is_of_users(layer: Any) -> bool:
+    kind = type(layer)
+    return not of_headrace(kind) and kind.__module__.partition(".")[0] not in LIBRARIES
 
 
 def _layers(env: Any) -> Iterator[Any]:

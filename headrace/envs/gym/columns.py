@@ -14,6 +14,7 @@ import torch
 from headrace.core.terminal import tell
 from headrace.core.text import shown
 from headrace.data.flat_action import FlatAction, FlatBox
+from headrace.data.flat_dict import FlatDict
 from headrace.data.rollout import Value
 from headrace.data.spaces import Box, Key, Sample, Space, leaves
 
@@ -47,6 +48,22 @@ def put(columns: Views, row: int, index: int, observation: Sample) -> None:
         if values.dtype.kind not in NUMBERS:  # an assignment would parse text as a number
             raise TypeError(f"its entries are of dtype {values.dtype}, not numbers")
         column[row, index] = values
+
+
+def lacking(space: Space, observation: Sample) -> str:
+    """Name the key of a Dict space that an observation does not have; empty if it has all of them."""
+    members = space.members if isinstance(space, FlatDict) else getattr(space, "spaces", None)
+    if not isinstance(members, Mapping):
+        return ""
+    if not isinstance(observation, Mapping):
+        return f"it is a {type(observation).__name__}, and has to be a dict with {', '.join(map(repr, members))}"
+    for key, member in members.items():
+        if key not in observation:
+            others = ", ".join(map(repr, observation))
+            return f"it has no {key!r}, " + (f"only {others}" if others else "and no other key")
+        if inner := lacking(member, observation[key]):
+            return f"in {key!r}, {inner}"
+    return ""
 
 
 def copied(value: Sample) -> Sample:
@@ -116,7 +133,9 @@ def began(outcome: Sample) -> tuple[Sample, Any]:
 
 class EndNumbers:
     """Reads the numbers that log_info names from the infos of episodes' last steps; NaN if an info does not have one,
-    or has None."""
+    or has None. quiet: prints nothing, as in evaluations, whose training has said it."""
+
+    quiet = False
 
     def __init__(self) -> None:
         self._found: set[str] = set()  # names that an episode had
@@ -135,7 +154,8 @@ class EndNumbers:
             text = f"log_info names {', '.join(missing)}, and the info of an episode's last step has {has}"
             if missing != [SUCCESS]:
                 raise KeyError(text)
-            tell(f"{text}: there is no success_rate until one has it, and episodes without it do not count")
+            if not self.quiet:
+                tell(f"{text}: there is no success_rate until one has it, and episodes without it do not count")
         return [as_number(given[name], f"info[{name!r}]") if name in given else math.nan for name in names]
 
 

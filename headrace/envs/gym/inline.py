@@ -23,7 +23,7 @@ from headrace.data.spaces import Sample, Space, action_column, observation_colum
 from headrace.envs.base import Env, Round, repeat_first
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
 from headrace.envs.gym.change_params import change_each
-from headrace.envs.gym.columns import EndNumbers, began, each_action, outcome_of, put, views
+from headrace.envs.gym.columns import EndNumbers, began, each_action, lacking, outcome_of, put, views
 from headrace.envs.gym.failures import failure_of, made
 from headrace.envs.gym.info_mask import check_mask, flat_space
 from headrace.envs.gym.learned import give, learned_of, statistics_of
@@ -337,13 +337,13 @@ class InlineEnv(Env):
         except (TypeError, ValueError, KeyError, IndexError) as error:
             raise ValueError(
                 f"the observation {shown(observation)} does not fit the observation_space "
-                f"{shown(self.observation_space)}: {error}"
+                f"{shown(self.observation_space)}: {lacking(self.observation_space, observation) or error}"
             ) from error
 
     def _bind(self, rollout: Rollout) -> None:
         """NumPy views of a rollout's columns: made once, because indexing tensors is ten times slower."""
         if self._rollout is None and self.first_env == 0:  # rollouts that are not for learning have only these columns
-            self._looked = rollout.columns.keys() <= self.columns().keys()
+            self._looked = self._end_numbers.quiet = rollout.columns.keys() <= {*self.columns(), "info"}
         self._rollout = rollout
         self._bind_spaces(rollout)
         self._valid = rollout.valid.numpy()

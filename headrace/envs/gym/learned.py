@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from gymnasium.wrappers.utils import update_mean_var_count_from_moments
 
+from headrace.core.packages import of_headrace
 from headrace.core.terminal import tell
 from headrace.core.text import shown
 from headrace.core.types import Json
@@ -63,7 +64,7 @@ def _learned(layer: Any) -> Learned | None:
             return Learned(name, attribute, setting, True)
         if kind.__name__ in {base.__name__ for base in type(layer).__mro__}:  # that of vectors
             return Learned(name, attribute, setting, False)
-    if type(layer).__module__.partition(".")[0] in ("gymnasium", "headrace", "pettingzoo"):
+    if of_headrace(type(layer)) or type(layer).__module__.partition(".")[0] in ("gymnasium", "pettingzoo"):
         return None
     values = {key: value for key, value in getattr(layer, "__dict__", {}).items() if _is_numbers(value)}
     kinds = {match.lastindex for key in values if (match := KIND.search(key))}

@@ -10,9 +10,10 @@ from typing import Any
 
 import gymnasium
 
+from headrace.core.packages import of_headrace
 from headrace.envs.gym.columns import as_number
 
-KEEP_REWARDS = ("gymnasium.wrappers.common", "headrace.")  # modules whose wrappers leave rewards as they are
+KEEP_REWARDS = "gymnasium.wrappers.common"  # module whose wrappers leave rewards as they are
 
 
 class OwnRewards(gymnasium.Wrapper):
@@ -58,6 +59,6 @@ def watched(env: gymnasium.Env) -> OwnRewards | None:
 
 def _may_change_rewards(layer: gymnasium.Wrapper) -> bool:
     kind = type(layer)
-    if kind.__module__.startswith(KEEP_REWARDS) or issubclass(kind, gymnasium.ObservationWrapper):
+    if of_headrace(kind) or kind.__module__ == KEEP_REWARDS or issubclass(kind, gymnasium.ObservationWrapper):
         return False
     return kind.step is not gymnasium.Wrapper.step

@@ -190,8 +190,9 @@ class VectorAdapter(Env):
 
     def _look(self, rollout: Rollout, infos: Mapping[str, Sample], ended: bool) -> None:
         """Report unread entries of infos, once, in a training (its rollouts have additional columns)."""
-        if not (training := rollout.columns.keys() > self.columns().keys()) or ended:
+        if not (training := not rollout.columns.keys() <= {*self.columns(), "info"}) or ended:
             self._looked = True
+        self._infos.numbers.quiet = not training
         if not training:
             return
         tell_unread(self.name, unread_mask(infos, self.observation_space, self.action_space, IN_OBSERVATIONS))

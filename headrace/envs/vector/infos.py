@@ -18,7 +18,7 @@ class EndingInfos:
 
     def __init__(self, num_envs: int) -> None:
         self._last: dict[str, Tensor] = {}  # float32 [N]
-        self._num_envs, self._numbers = num_envs, EndNumbers()
+        self._num_envs, self.numbers = num_envs, EndNumbers()
 
     def put(self, rollout: Rollout, place: Any, envs: Tensor) -> None:
         """Write the numbers of the last episodes of environments [k] into the columns of infos, at rollout[place]."""
@@ -41,7 +41,7 @@ class EndingInfos:
         if "final_info" in infos:  # of steps that end an episode and begin the next
             infos = infos["final_info"]
         for number in np.flatnonzero(ended.numpy()).tolist():
-            values = self._numbers.of(_of_one(infos, number, len(envs)), self._last)
+            values = self.numbers.of(_of_one(infos, number, len(envs)), self._last)
             for name, value in zip(self._last, values, strict=True):
                 self._last[name][envs[number]] = value
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorObservationWrapper, VectorWrapper
 
+from headrace.core.packages import of_headrace
 from headrace.envs.gym.own_rewards import watched
 
 # modules whose wrappers leave rewards as they are
@@ -76,6 +77,6 @@ def _around(env: VectorEnv) -> OwnVectorRewards | None:
 
 
 def _may_change_rewards(kind: type[VectorWrapper]) -> bool:
-    if kind.__module__.startswith((*KEEP_REWARDS, "headrace.")) or issubclass(kind, VectorObservationWrapper):
+    if of_headrace(kind) or kind.__module__.startswith(KEEP_REWARDS) or issubclass(kind, VectorObservationWrapper):
         return False
     return kind.step is not VectorWrapper.step

@@ -39,6 +39,7 @@ from functools import cached_property
 import numpy as np
 from gymnasium.spaces import Discrete
 
+from headrace.core.packages import of_headrace
 from headrace.kernels.language import kinds
 from headrace.kernels.language.declarations import Declarations
 
@@ -153,7 +154,7 @@ class EnvIR(Declarations, Lowered):
     def announcement(self, where: str) -> str:
         """Message for the time of compiling. where: "for the CPU"."""
         said = f"compiling {self.name} {where} (once, about 5 s) ..."
-        if self.cls.step.__module__.startswith("headrace."):  # type: ignore[attr-defined]
+        if of_headrace(self.cls.step):  # type: ignore[attr-defined]
             return said
         check = f"headrace check {shlex.quote(f'{self.functions[-1].file}:{self.name}')}"
         return f"{said} it will run without a check of indices and loops: `{check}` has one"

@@ -6,6 +6,9 @@ Sums over rows are accumulated separately for each part, and added in the order 
 not depend on the number of threads. With few rows, gradients of weights are computed by weights instead: both factors
 are kept for all rows, and after the phase each thread takes pieces of the matrices, over all rows. Values that are not
 stored are Maps. They are computed again in the loop of each value that reads them.
+
+A block of one row is for calls of very few rows, as of whole sequences: a value's numbers lie side by side, and the
+lanes of an operation are these numbers instead of rows.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ BY_WEIGHTS = 512  # most rows for which the factors of gradients are kept: those
 KEPT = 4096  # most numbers of a row that are kept for that
 PIECE = 24  # rows of a matrix that are a piece of it: whole tiles of a product, whatever the machine's registers
 HALF = 8  # rows of the smallest call: half a vector
+ALONE = 1  # row of a block whose lanes are a value's numbers
 FIRST_MEMORY = 1 << 16  # bytes of the first cache, and a little more
 MEMORY = 1 << 20  # bytes of the second cache
 VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it
@@ -62,7 +66,8 @@ class Transposed(Value):
 
 @dataclass(eq=False)
 class Packed(Value):
-    """A weight as a left factor on tiles (targets.llvm_tiles). shape: so many words."""
+    """A weight as a left factor on tiles (targets.llvm_tiles), or turned for blocks of one row (targets.llvm_products).
+    shape: so many words."""
 
     source: View = None  # type: ignore[assignment]
 
@@ -115,7 +120,7 @@ class Plan:
     transposed: of an Outer whose lanes run along one of its factors. packed: of a Product on tiles.
     phases: the last has no steps where results follow from sums.
     tiles, kept: count of tiles of a thread, and of a block. uniform, accumulators: count of numbers. block: see
-    rows_of_block(). lanes: rows of a block.
+    rows_of_block(). lanes: rows of a block. width: rows of an operation.
     """
 
     program: Program
@@ -132,8 +137,18 @@ class Plan:
 
     @property
     def lanes(self) -> int:
+        if self.block == ALONE:
+            return 1
         on_tiles = self.packed or any(turned.packed for turned in self.transposed.values())
         return ON_TILES if on_tiles else rows_of_block(self.tiles, self.accumulators, self.block)
+
+    @property
+    def width(self) -> int:
+        return min(VECTOR, self.lanes)
+
+    def in_lanes(self, value: Value) -> bool:
+        """Tell whether the lanes of a value's vectors are rows."""
+        return value.rows and self.block != ALONE
 
     @property
     def half(self) -> bool:

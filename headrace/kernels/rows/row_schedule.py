@@ -9,6 +9,7 @@ from headrace.kernels.rows.fuse import computed_in, is_sum, shared_sums, stored
 from headrace.kernels.rows.order import in_little_memory
 from headrace.kernels.rows.residence import divided
 from headrace.kernels.rows.row_plan import (
+    ALONE,
     MEMORY,
     PIECE,
     Packed,
@@ -33,17 +34,17 @@ def plan(program: Program, vectors: bool = True, by_weights: bool = False, split
     that gain time by it are computed on the processor's tiles, with numbers split into bfloat16. block: rows of a
     block, see block_for(); 0 where rows_of_block() chooses.
     """
-    found = _Planner(program, vectors, by_weights, split).plan()
-    found.block = 0 if found.accumulators else block
+    found = _Planner(program, vectors, by_weights, split and block != ALONE, block == ALONE).plan()
+    found.block = block if block == ALONE or not found.accumulators else 0
     return found
 
 
 class _Planner:
     """State of planning one program."""
 
-    def __init__(self, program: Program, vectors: bool, by_weights: bool, split: bool) -> None:
+    def __init__(self, program: Program, vectors: bool, by_weights: bool, split: bool, alone: bool) -> None:
         self.program, self.stored, self.vectors, self.by_weights = program, stored(program), vectors, by_weights
-        self.split = split
+        self.split, self.alone = split, alone
         self.totals = shared_sums(program)
         self.together = {part: parts for parts in self.totals.values() for part in parts}
         self.transposed: dict[Value, Transposed] = {}
@@ -114,18 +115,22 @@ class _Planner:
         return {id(value): accumulators(value)} if isinstance(value, Outer) and not self.by_weights else {}
 
     def _pack_weights(self) -> None:
-        """Pack the weights of products on tiles, once, before the first phase that reads them."""
+        """Pack the weights that products read in another order, once, before the first phase that reads them."""
         known: dict[object, Packed] = {}
         first: dict[Packed, int] = {}
-        for value in self.program.values() if self.split else ():
-            if not (isinstance(value, Product) and on_tiles(value)):
+        for value in self.program.values():
+            if not (isinstance(value, Product) and self._is_packed(value)):
                 continue
             source = value.weight
-            packed = known.setdefault(_key(source), Packed((packed_words(source.size),), False, source=source))
+            words = source.shape[1] * padded(source.shape[0]) if self.alone else packed_words(source.size)
+            packed = known.setdefault(_key(source), Packed((words,), False, source=source))
             first[packed] = min(first.get(packed, len(self.phases)), self.phase_of[value])
             self.packed[value] = packed
         for packed, phase in first.items():
             self.phases[phase].packed.append(packed)
+
+    def _is_packed(self, value: Product) -> bool:
+        return value.weight.strides[0] != 1 if self.alone else self.split and on_tiles(value)
 
     def _take_gradients(self) -> set[Value]:
         """Take gradients that are summed by weights out of their phases. Returns their factors with rows."""

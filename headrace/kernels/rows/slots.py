@@ -11,7 +11,8 @@ ALL = -1  # a task
 
 TASK, PART, PARTS, ROWS = range(4)
 ORDER, FIRST = 4, 5  # address of the rows' order, int64, or 0; how many of it come before these rows
-SCRATCH, KEPT, UNIFORM, SUMS = range(6, 10)  # addresses: a thread's tiles, all blocks', the call's numbers, all parts'
+SCRATCH, KEPT, UNIFORM, SUMS = range(6, 10)  # addresses: a thread's tiles, all blocks', the call's numbers, all parts'.
+# On a GPU the first is that of the count of blocks that wait for each other
 TILES = 10  # address: on a GPU, all parts' tiles, where a block's own memory has no room for them
 FACTORS = 11  # address: of gradients that a GPU computes in kernels of their own, for all rows
 INPUTS = 12  # then for each column: address, stride of rows, stride of numbers, both in elements; for each uniform

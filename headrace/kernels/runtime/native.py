@@ -31,7 +31,7 @@ Argument: TypeAlias = "np.ndarray | np.generic | float | tuple[Argument, ...]"  
 
 class Native:
     """Function from machine code: of object_code() of kernels.runtime.machine_code, or, for row programs, of
-    kernels.rows.targets.cpu_code. It returns nothing.
+    kernels.rows.cpu_code. It returns nothing.
 
     Types are not checked: arguments must have those that it was compiled for. Releases the GIL; run_with_gil does not.
     file: the name under which its code is kept, if it is.

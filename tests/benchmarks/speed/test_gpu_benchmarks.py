@@ -14,7 +14,7 @@ import torch
 from helpers import benchmark, forked
 from helpers.assembled import assembled
 
-from benchmarks.speed import cpu_or_gpu, gpu, gpu_carried, gpu_ceilings, gpu_expected, gpu_tools
+from benchmarks.speed import cpu_or_gpu, gpu, gpu_aims, gpu_card, gpu_carried, gpu_ceilings, gpu_expected, gpu_tools
 from headrace.kernels.rows.gpu import gpu_code
 
 
@@ -121,10 +121,52 @@ def test_ceilings_are_of_kernels_that_do_little_else():
 
 
 def test_the_metrics_of_a_profile_are_read():
-    said = ["==PROF== Connected", '"ID","Section Name","Metric Name","Metric Unit","Metric Value"']
-    said += ['"0","GPU Speed Of Light Throughput","Memory Throughput","%","41.5"', '"0","Occupancy","","",""', "done"]
-    assert gpu_tools.counted(said) == {"GPU Speed Of Light Throughput: Memory Throughput": "41.5 %"}
+    """Kernels belong to what was profiled last: a kernel without metrics of its own marks where the next begins."""
+    head = '"ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"'
+    light = "GPU Speed Of Light Throughput"
+    table = [(0, "fma", light, "Memory Throughput", "%", "0.1"), (0, "fma", "Occupancy", "", "", "")]
+    table += [(1, "phase0", light, "Memory Throughput", "%", "41.5"), (2, "sum0(long)", light, "Duration", "us", "3.5")]
+    table += [(3, "fma", light, "Duration", "us", "1"), (4, "phase0", light, "Duration", "us", "88")]
+    said = ["==PROF== Connected", head, *(",".join(f'"{x}"' for x in row) for row in table), "done"]
+    first, second = gpu_tools.counted(said)
+    assert first == {"1 phase0": {f"{light}: Memory Throughput": "41.5 %"}, "2 sum0": {f"{light}: Duration": "3.5 us"}}
+    assert second == {"4 phase0": {f"{light}: Duration": "88 us"}}
+
+
+# of compute-sanitizer 2025.3.1 (CUDA 13.0), by its --help; of ncu, by its manual
+SANITIZERS = {"--tool", "--report-api-errors", "--error-exitcode", "--print-limit", "--kernel-name-exclude"}
+PROFILERS = {"--profile-from-start", "--csv", "--page", "--section"}
+
+
+def test_tools_are_given_options_that_they_have():
+    for check in ("memcheck", "racecheck"):
+        assert {x for x in gpu_tools.sanitizer_options(check) if x.startswith("--")} <= SANITIZERS
+    assert {x for x in gpu_tools.profiler_options() if x.startswith("--")} == PROFILERS
+    program = gpu_tools.tool("compute-sanitizer")
+    if program is not None:  # it says so of an option that it does not have, before it runs anything
+        done = forked.run([program, *gpu_tools.sanitizer_options("memcheck"), "--help"], capture_output=True, text=True)
+        assert "unrecognised option" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("part", ["memcheck", "profile"])
+def test_a_tool_that_fails_is_an_error_of_its_part_alone(part, tmp_path, monkeypatch):
+    """Messages as compute-sanitizer has where no GPU can be reached, and ncu without permission to count."""
+    program = tmp_path / "tool"
+    program.write_text("#!/bin/sh\necho '========= Error: no card'\necho ERR_NVGPUCTRPERM >&2\nexit 9\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu_tools, "tool", lambda name: str(program))
+    rows, card = [], gpu_card.Card(dry=False)
+    monkeypatch.setattr(card, "tell", lambda **row: rows.append(row))
+    with pytest.raises(RuntimeError, match=r"ended with 9: .*ERR_NVGPUCTRPERM" if part == "memcheck" else "with 9: ="):
+        gpu.parts()[part].call(card)
+    assert [row["said"] for row in rows] == [["========= Error: no card"]] * (part == "memcheck")
 
 
 def test_the_page_has_the_table_of_expected_times():
     assert gpu_expected.table() in gpu_expected.PAGE.read_text()
+
+
+def test_the_page_has_the_table_of_aims():
+    assert gpu_aims.table() in gpu_expected.PAGE.read_text()
+    # two critics of 12 weights and their targets, an actor of 6: outputs, gradients of weights, and of what comes in
+    assert gpu_aims.off_policy_flop([2, 3], [3, 4], delay=1) == 2 * (2 * 3 * 12 + 2 * 12 + 6 + 3 * 6 + 2 * 2 * 12)

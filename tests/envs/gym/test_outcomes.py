@@ -179,3 +179,57 @@ def test_several_agents_are_read_the_same(tmp_path):
     run = hr.train("ppo", Duo, reward_scale=0.5, eval_freq=16, log_folder=str(tmp_path), window=2, **SMALL)
     assert run.metrics["return"] == run.metrics["eval_return"] == 6.0
     assert hr.play(run.policy, Duo, tmp_path / "film.gif").by_agent == ({"a": 6.0, "b": 6.0},)
+
+
+class Old(Wrapped):
+    """step() of the package gym."""
+
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
+class Lacking(Wrapped):
+    """A Dict of which a member is missing after the first step."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"eyes": Box(-1, 1, (2,)), "arm": gymnasium.spaces.Dict(x=Box(-1, 1, (1,)))}
+    )
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return {"eyes": np.zeros(2), "arm": {}}, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 1}])
+def test_a_step_of_four_values_inside_a_wrapper_is_told_by_its_class(options):
+    env = hr.make(Old, 2, time_limit=5, **options)
+    with closing(env), pytest.raises(TypeError, match=r"step\(\) of Old gave 4 values: it must give five"):
+        stepped(env)
+
+
+def test_a_checker_of_gymnasium_does_not_hide_it():
+    gymnasium.register("Old-v7", Old)
+    try:
+        with closing(hr.make("Old-v7", 1)) as env, pytest.raises(TypeError, match="of Old gave 4 values"):
+            stepped(env)
+    finally:
+        del gymnasium.registry["Old-v7"]
+
+
+def test_a_key_that_an_observation_lacks_is_named():
+    with (
+        closing(hr.make(Lacking, 1)) as env,
+        pytest.raises(ValueError, match="in 'arm', it has no 'x', and no other key"),
+    ):
+        stepped(env)
+
+
+def stepped(env):
+    rollout = env.rollout(1, env.columns())
+    env.reset(rollout, 0)
+    rollout.action.zero_()
+    env.step(rollout, 0)

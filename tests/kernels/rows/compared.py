@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headrace.kernels.rows.row_plan import ALONE
 from headrace.kernels.rows.row_program import F32, I32, Input, Program
 from headrace.kernels.rows.row_schedule import plan
 from tests.kernels.rows import in_numpy, on_threads
 from tests.kernels.rows.on_cpu import run
 
 ROWS = (1, 37, 64, 150, 1100)
+MOST_ALONE = 64  # rows for which blocks of one are tried
 LANES = {37: 4, 150: 64}  # rows of a GPU's block, for so many rows
 
 
@@ -39,13 +41,16 @@ def numbers(program: Program, rows: int, seed: int = 0) -> tuple[list[np.ndarray
 
 def same(program: Program, rows: Sequence[int] = ROWS, error: float = 3e-6) -> None:
     """A program's outputs are NumPy's, to float32's rounding of each array's largest number: the CPU's, also with
-    gradients by weights, and those of a GPU's threads."""
+    gradients by weights and with blocks of one row, and those of a GPU's threads."""
     own, by_weights, for_gpu = plan(program), plan(program, by_weights=True), plan(program, vectors=False)
+    alone = {"alone": plan(program, block=ALONE), "alone by weights": plan(program, by_weights=True, block=ALONE)}
     for count in rows:
         given = numbers(program, count)
         wanted, results = in_numpy.run(program, *given), {"CPU": run(own, *given)}
         if any(phase.gradients for phase in by_weights.phases):
             results["by weights"] = run(by_weights, *given)
+        if count <= MOST_ALONE:
+            results |= {where: run(own_plan, *given) for where, own_plan in alone.items()}
         if lanes := LANES.get(count):
             results["GPU"] = on_threads.run(for_gpu, *given, lanes=lanes)
         for name, expected in wanted.items():

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from headrace.kernels.rows.builder import Builder
+from headrace.kernels.rows.cpu_code import optimised
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import FUNCTIONS, Input, Output, Program, View, whole
 from headrace.kernels.rows.row_schedule import plan
 from headrace.kernels.rows.targets.cpu import assembly
-from headrace.kernels.rows.targets.cpu_code import optimised
 from headrace.kernels.runtime.native import Native
 from tests.kernels.rows import on_cpu
 

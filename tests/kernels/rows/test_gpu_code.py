@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -15,14 +16,17 @@ from torch import nn
 from headrace.bindings.compiled.loss_conditions import Conditions
 from headrace.bindings.compiled.loss_program import NUMPY
 from headrace.bindings.compiled.loss_tries import Tries
+from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_adam import adam_text
 from headrace.kernels.rows.gpu.gpu_code import ptx
+from headrace.kernels.rows.gpu.gpu_gradients import ENOUGH, gradients_of
 from headrace.kernels.rows.gpu.gpu_kernels import emitted
 from headrace.kernels.rows.gpu.gpu_text import SHARED, THREADS
 from headrace.kernels.rows.lowering.loss import lower
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_plan import Plan
+from headrace.kernels.rows.row_program import FUNCTIONS, Input, Output, Program, whole
 from headrace.kernels.rows.row_schedule import plan
 from headrace.kernels.rows.tracing.trace_loss import trace
 from tests.bindings.losses import gru, ppo_residual, sac_critic
@@ -52,6 +56,39 @@ def test_code_of_losses_is_lean(make: Any, tmp_path: Path) -> None:
         assert (make is wide) == any(name.startswith("gradients") for name in names)
         assert all(kernel.shared <= SHARED for kernel in made.kernels)
         lean(ptx(f"sm_90\n{made.text}").decode(), names, tmp_path)
+
+
+def test_large_products_load_four_numbers_at_a_time() -> None:
+    own, dtypes = planned(wide(40))
+    kernels = ptx(f"sm_90\n{emitted(own, dtypes, 64, gpu=True).text}").decode().split(".entry ")
+    (gradients,) = (x for x in kernels if x.startswith("gradients"))
+    assert {*re.findall(r"ld[.]global([.]v4)?[.]b32", gradients)} == {".v4"}
+    (phase,) = (x for x in kernels if x.startswith("phase"))
+    loop = phase[phase.index("ld.shared.v4") :]
+    assert len(re.findall(r"ld[.]global[.]v4", loop)) >= 8 and len(re.findall(r"ld[.]shared[.]v4", loop)) >= 16
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5, 9])
+def test_gradients_are_one_wave_of_blocks(layers: int) -> None:
+    """A block beyond those that run at once would double the time."""
+    hidden = [part for _ in range(layers) for part in (nn.Linear(256, 256), nn.ReLU())]
+    net = nn.Sequential(nn.Linear(8, 256), *hidden, nn.Linear(256, 1))
+    made = lambda net, batch: net(batch["x"]).square().mean(), (net, {"x": torch.randn(40, 8)})
+    found = gradients_of(planned(made)[0])
+    tiles = sum(math.prod(apart.tiles) for apart in found.apart.values())
+    assert tiles == 4 * layers and ENOUGH - tiles < tiles * found.chunks <= ENOUGH
+
+
+def test_no_function_needs_doubles() -> None:
+    """A GPU has few units for them, and consumers' GPUs next to none."""
+    build, inputs = Builder(), tuple(Input((), True, "f32", f"x{i}", i) for i in range(3))
+    numbers, truths = [whole(x) for x in inputs], [build.map("bool", whole(x)) for x in inputs]
+    given = dict.fromkeys(("and", "or", "xor", "not"), truths) | {"where": [truths[0], *numbers]}
+    made = {name: build.map(name, *given.get(name, numbers)[:count]) for name, count in FUNCTIONS.items()}
+    outputs = tuple(Output(name, build.map("float", x) if x.value.dtype != "f32" else x) for name, x in made.items())
+    text = emitted(plan(Program("all", inputs, (), outputs), vectors=False), ["float32"] * 3, 4, gpu=True).text
+    assert {"sin", "cos", "fmod", "lgamma", "pow"} <= made.keys()
+    assert "double" not in text and ".f64" not in ptx(f"sm_90\n{text}").decode()
 
 
 def test_code_of_adam_is_lean(tmp_path: Path) -> None:

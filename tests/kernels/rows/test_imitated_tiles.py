@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.kernels.rows.targets.cpu_code import optimised
+from headrace.kernels.rows.cpu_code import optimised
 from headrace.kernels.runtime.native import Native, target_machine
 from tests.kernels.rows.imitated_tiles import STATE, functions_text
 

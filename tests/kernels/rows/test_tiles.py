@@ -21,13 +21,13 @@ from headrace.bindings.compiled.loss_tries import Tries
 from headrace.kernels.nn import amx
 from headrace.kernels.rows import row_plan
 from headrace.kernels.rows.builder import Builder
+from headrace.kernels.rows.cpu_code import optimised
 from headrace.kernels.rows.floors import floors
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Output, Program, View, whole
 from headrace.kernels.rows.row_schedule import plan
 from headrace.kernels.rows.targets import cpu_program, records
 from headrace.kernels.rows.targets.cpu import assembly
-from headrace.kernels.rows.targets.cpu_code import optimised
 from tests.bindings.test_compiled_objectives import made, minibatches
 from tests.kernels.rows.compared import columns, numbers, uniforms
 from tests.kernels.rows.imitated_tiles import imitated

@@ -1,4 +1,4 @@
-"""Random numbers and advantages on CUDA, in Numba's simulator: as the plain functions."""
+"""Random numbers, permutations and advantages on CUDA, in Numba's simulator: as the plain functions."""
 
 from __future__ import annotations
 
@@ -49,6 +49,18 @@ def test_simulated_draws_are_bit_equal(block):
     assert_draws_are_the_plain_ones(block, "cpu")
 
 
+def assert_permutations_are_the_plain_ones(device, *sizes):
+    for counter in (5, torch.tensor(2**33 + 1, device=device)):
+        found = random_and_gae.scattered(2**32 - 1, rng.Purpose.SHUFFLE, counter, *sizes, device)
+        assert torch.equal(found.cpu(), rng.scattered.plain(2**32 - 1, rng.Purpose.SHUFFLE, counter, *sizes, "cpu"))
+
+
+@in_simulator
+@pytest.mark.parametrize("digits", [0, 1, 2, 5, 8])
+def test_simulated_permutations_are_bit_equal(digits):
+    assert_permutations_are_the_plain_ones("cpu", 2, digits)
+
+
 @in_simulator
 def test_simulated_advantages_agree():
     assert_advantages_are_the_plain_ones(7, 5, "cpu")
@@ -63,12 +75,19 @@ def test_gpu_draws_are_bit_equal(block):
 
 @pytest.mark.gpu
 @without_gpu
+@pytest.mark.parametrize("digits", [0, 7, 20])
+def test_gpu_permutations_are_bit_equal(digits):
+    assert_permutations_are_the_plain_ones("cuda", 4, digits)
+
+
+@pytest.mark.gpu
+@without_gpu
 def test_gpu_advantages_agree():
     assert_advantages_are_the_plain_ones(40, 1000, "cuda")
 
 
 @pytest.mark.skipif(simulator.SIMULATED, reason="the simulator makes no PTX")
-@pytest.mark.parametrize("kernel", ["fill", "advantages"])
+@pytest.mark.parametrize("kernel", ["fill", "scatter", "advantages"])
 def test_ptx_has_no_doubles_and_spills_nothing(monkeypatch, tmp_path, kernel):
     pytest.importorskip("numba_cuda")
     from numba import types
@@ -76,6 +95,7 @@ def test_ptx_has_no_doubles_and_spills_nothing(monkeypatch, tmp_path, kernel):
     column, flags = types.float32[:, ::1], types.boolean[:, ::1]
     signature = {
         "fill": (types.float32[:, :, ::1], types.int64[::1], *[types.int64] * 3),
+        "scatter": (types.int64[:, ::1], types.int64[::1], *[types.int64] * 3),
         "advantages": (*[column] * 4, flags, flags, types.float32, types.float32),
     }[kernel]
     assert_lean(to_ptx(monkeypatch, getattr(random_and_gae._module(), kernel).py_func, signature), tmp_path)

@@ -7,7 +7,8 @@ import math
 from headrace.kernels.rows.gpu.gpu_calls import SCRATCH, KernelCalls
 from headrace.kernels.rows.gpu.gpu_steps import ThreadStep
 from headrace.kernels.rows.gpu.gpu_text import CPU, GPU, ROLLED, THREADS, ThreadBody, kernel
-from headrace.kernels.rows.targets.llvm_math import FLOATS, compare, select
+from headrace.kernels.rows.targets.llvm_functions import FLOATS
+from headrace.kernels.rows.targets.llvm_math import compare, select
 from headrace.kernels.rows.targets.llvm_text import Module
 
 # argument slots. Addresses of float32: the parameters, their gradient, the means of gradients and of their squares, and

@@ -22,12 +22,13 @@ SCRATCH: Range = ("scratch", 0, 1)
 class KernelCalls:
     """Calls of steps from a kernel.
 
-    shared: the slot with the address of a block's own memory, for programs of the CPU. Addresses are written with their
-    types. On a GPU what they are computed of is as if it were another number each time: else they would be computed
-    once, before the loop over blocks of rows, and kept in more registers than there are.
+    shared: the slot with the address of a block's own memory, for programs of the CPU. inner: lines of a function that
+    is given the number of its part, and not those of a kernel, of which a block of threads is a part. Addresses are
+    written with their types. On a GPU what they are computed of is as if it were another number each time: else they
+    would be computed once, before the loop over blocks of rows, and kept in more registers than there are.
     """
 
-    def __init__(self, module: Module, memory: Memory, shared: int = slots.SCRATCH) -> None:
+    def __init__(self, module: Module, memory: Memory, shared: int = slots.SCRATCH, inner: bool = False) -> None:
         self.module, self.memory, self._shared = module, memory, shared
         self.b, self.gpu = ThreadBody(1), memory is GPU
         self.calls = 0
@@ -38,7 +39,8 @@ class KernelCalls:
                 intrinsic = f"llvm.nvvm.read.ptx.sreg.{register}.x"
                 self.module.declared.add(f"declare i32 @{intrinsic}()")
                 self.b.lines.append(f"  %{name}.short = call i32 @{intrinsic}()")
-            self.b.lines.append("  %part = zext i32 %part.short to i64")
+            if not inner:
+                self.b.lines.append("  %part = zext i32 %part.short to i64")
 
     @property
     def part(self) -> str:
@@ -158,9 +160,16 @@ class Calls(KernelCalls):
     """
 
     def __init__(
-        self, plan: Plan, module: Module, memory: Memory, lanes: int, tiles: int | None, numbers: list[Count]
+        self,
+        plan: Plan,
+        module: Module,
+        memory: Memory,
+        lanes: int,
+        tiles: int | None,
+        numbers: list[Count],
+        inner: bool = False,
     ) -> None:
-        super().__init__(module, memory)
+        super().__init__(module, memory, inner=inner)
         self.plan, self.lanes, self.numbers, self._tiles = plan, lanes, numbers, tiles
         self.columns, self.uniforms = len(plan.program.columns), len(plan.program.uniforms)
         self.block = self.start = self.rows = ""

@@ -6,7 +6,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from headrace.kernels.rows.targets.cpu_code import parsed
+from headrace.kernels.rows.cpu_code import parsed
 
 TRIPLE = "nvptx64-nvidia-cuda"
 LEVEL = 2  # of optimisation

@@ -52,6 +52,7 @@ class Kernels:
         self.device = device
         self._module = ctypes.c_void_p()
         self._functions: dict[str, ctypes.c_void_p] = {}
+        self._resident: dict[str, int] = {}
         log = ctypes.create_string_buffer(8192)
         options = (ctypes.c_int * 2)(_IMAGE_LOG, _LOG_SIZE)
         values = (ctypes.c_void_p * 2)(ctypes.addressof(log), len(log))
@@ -61,17 +62,33 @@ class Kernels:
             result = _driver().cuModuleLoadDataEx(ctypes.byref(self._module), ptx + b"\0", 2, options, values)
         _checked(result, f"load a kernel ({log.value.decode(errors='replace').strip()[:500]})")
 
-    def launch(self, name: str, blocks: int, threads: int, shared: int, address: int) -> None:
+    def launch(self, name: str, blocks: int, threads: int, shared: int, address: int, together: bool = False) -> None:
         """Launch a kernel with the argument at a host's address, on torch's current stream. It is copied at once.
-        shared: bytes of a block's own memory."""
+        shared: bytes of a block's own memory. together: as many blocks, at most, as the GPU runs at once, which may
+        wait for each other."""
         function = self._functions.get(name)
         if function is None:
             function = self._functions[name] = self._find(name, shared)
         arguments = (ctypes.c_void_p * 1)(address)
         stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
-        result = _driver().cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, arguments, None)
+        if together:
+            blocks = min(blocks, self._at_once(name, function, threads, shared))
+            sizes = blocks, 1, 1, threads, 1, 1, shared
+            result = _driver().cuLaunchCooperativeKernel(function, *sizes, stream, arguments)
+        else:
+            result = _driver().cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, arguments, None)
         if result:
             _checked(result, f"launch {name}")
+
+    def _at_once(self, name: str, function: ctypes.c_void_p, threads: int, shared: int) -> int:
+        """Blocks of a kernel that the GPU runs at once."""
+        if name not in self._resident:
+            found = ctypes.c_int()
+            ask = _driver().cuOccupancyMaxActiveBlocksPerMultiprocessor
+            _checked(ask(ctypes.byref(found), function, threads, ctypes.c_size_t(shared)), f"ask how much {name} takes")
+            processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+            self._resident[name] = found.value * processors
+        return self._resident[name]
 
     def _find(self, name: str, shared: int) -> ctypes.c_void_p:
         function = ctypes.c_void_p()

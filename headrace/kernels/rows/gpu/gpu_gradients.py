@@ -22,7 +22,7 @@ LARGE = 8192  # numbers of a gradient that is computed apart
 SIDE = 16  # threads along each axis of a tile
 LARGEST_SIDE, SMALLER_SIDE = 128, 64  # numbers of a tile along each axis
 UNROLLED = 2  # rows, of more of which the factors do not stay in registers
-ENOUGH = 264  # blocks of threads that a GPU runs at once
+ENOUGH = 264  # blocks of threads that an H100 runs at once: what is more has to wait for all of them
 
 
 Key: TypeAlias = tuple[object, ...]
@@ -89,7 +89,7 @@ def gradients_of(plan: Plan) -> Gradients:
         return found.factors[key]
 
     tiles = sum(n * k for v in large for n, k in [Apart(v, 0, 0, 0).tiles])
-    found.chunks = -(-ENOUGH // tiles) if tiles else 1
+    found.chunks = max(1, ENOUGH // max(1, tiles))
     for value in large:
         assert is_sum(value)
         found.apart[value] = Apart(value, place(value.left), place(value.right), found.size)

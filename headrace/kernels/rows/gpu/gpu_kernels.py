@@ -21,6 +21,7 @@ from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.gpu.gpu_calls import SCRATCH, Calls
 from headrace.kernels.rows.gpu.gpu_gradients import Apart, Key, keep_step, tile_step, view_key
 from headrace.kernels.rows.gpu.gpu_layout import Places
+from headrace.kernels.rows.gpu.gpu_one_launch import NAME, entry, function, one_kernel
 from headrace.kernels.rows.gpu.gpu_products import outer_step, pack_step, product_step
 from headrace.kernels.rows.gpu.gpu_steps import (
     ThreadStep,
@@ -78,11 +79,19 @@ class Emitted(NamedTuple):
 
 
 def emitted(
-    plan: Plan, dtypes: list[str], lanes: int, gpu: bool, room: int = SHARED, tensor_cores: str = ""
+    plan: Plan,
+    dtypes: list[str],
+    lanes: int,
+    gpu: bool,
+    room: int = SHARED,
+    tensor_cores: str = "",
+    one_launch: bool = False,
 ) -> Emitted:
     """A plan of no vectors. dtypes: of the columns' memory, as numpy names them. lanes: rows of a block. gpu: for a
-    GPU, else for the CPU. room: bytes that a block's own memory can have. tensor_cores: see ThreadStep."""
-    return _Target(plan, dtypes, lanes, gpu, room, tensor_cores).emitted()
+    GPU, else for the CPU. room: bytes that a block's own memory can have. tensor_cores: see ThreadStep. one_launch: as
+    one kernel, where rows are summed up; else there are few."""
+    one_launch &= any(is_sum(value) for phase in plan.phases for value in phase.steps)
+    return _Target(plan, dtypes, lanes, gpu, room, tensor_cores, one_launch).emitted()
 
 
 @dataclass
@@ -95,6 +104,7 @@ class _Target:
     gpu: bool
     room: int
     tensor_cores: str
+    one_launch: bool
     kernels: list[Kernel] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
 
@@ -120,22 +130,40 @@ class _Target:
         head = ""
         if self.gpu:
             head = "@shared = external addrspace(3) global [0 x float], align 16\n"
-        text = "\n".join([head + str(self.module), *self.functions, ROLLED if self.gpu else self._entry()])
+        last_lines = [ROLLED if self.gpu else self._entry()]
+        if self.one_launch:
+            last_lines = self._joined()
+        text = "\n".join([head + str(self.module), *self.functions, *last_lines])
         return Emitted(text, self.kernels, self.at)
+
+    def _joined(self) -> list[str]:
+        """Make one kernel of all. Returns what follows the functions."""
+        counts = [(own.name, own.blocks) for own in self.kernels]
+        shared, blocks = max(own.shared for own in self.kernels), max(own.blocks or 0 for own in self.kernels)
+        self.kernels = [Kernel(NAME, blocks, shared)]
+        if not self.gpu:
+            return [entry(counts)]
+        return [one_kernel(self.module, counts, self.at.slots, self._together(shared)), ROLLED]
 
     # kernels
 
     def _kernel(self, name: str, calls: Calls, blocks: int | None) -> None:
         shared = 4 * (THREADS if blocks is not None else self.at.shared)
         self.kernels.append(Kernel(name, blocks, shared))
-        self.functions.append(kernel(name, calls.b, self.gpu, self.at.slots, self._together(shared)))
+        if self.one_launch and self.gpu:
+            self.functions.append(function(name, calls.b))
+        else:
+            self.functions.append(kernel(name, calls.b, self.gpu, self.at.slots, self._together(shared)))
 
     def _together(self, shared: int) -> int:
         """Blocks that a multiprocessor is to run at once, of so many bytes each."""
         return 2 if shared <= self.room // 2 else 1
 
     def _calls(self) -> Calls:
-        return Calls(self.plan, self.module, self.memory, self.lanes, self.at.tiles, self.at.numbers)
+        at = self.at
+        return Calls(
+            self.plan, self.module, self.memory, self.lanes, at.tiles, at.numbers, self.one_launch and self.gpu
+        )
 
     def _before(self, number: int, packed: set[Key]) -> None:
         """Make the kernels before a phase: uniform values, by one block of threads, and by others the weights that the

@@ -12,6 +12,7 @@ import torch
 
 from headrace.kernels.rows import slots
 from headrace.kernels.rows.gpu.gpu_driver import Kernels, architecture, shared_memory
+from headrace.kernels.rows.gpu.gpu_one_launch import NAME
 from headrace.kernels.rows.gpu.gpu_text import PAD, SHARED, THREADS
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_plan import Plan
@@ -35,7 +36,7 @@ def target(device: torch.device, rows: int) -> str:
     """Name of what kernels are made for: the GPU, about how many rows, and how products use tensor cores."""
     about = max(rows, MANY).bit_length()
     processor = architecture(device) if device.type == "cuda" else "threads"
-    return f"{processor} {wanted(rows)} {about} {tensor_cores()}"
+    return f"{processor} {wanted(rows)} {about} {tensor_cores()} {one_launch()}"
 
 
 def tensor_cores() -> str:
@@ -44,6 +45,12 @@ def tensor_cores() -> str:
     if os.environ.get("HEADRACE_TENSOR_CORES", "0") != "1":
         return ""
     return "plain" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "split"
+
+
+def one_launch() -> bool:
+    """True if a gradient is one launch, whose blocks wait for each other: HEADRACE_ONE_LAUNCH=1. Not by default, since
+    it was not measured yet."""
+    return os.environ.get("HEADRACE_ONE_LAUNCH", "0") == "1"
 
 
 def refuse_wide(plan: Plan, rows: int) -> None:
@@ -83,7 +90,7 @@ def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device,
     refuse_wide(plan, rows)
     room = shared_memory(device) if device.type == "cuda" else SHARED
     lanes = lanes or _lanes(plan, rows, room)
-    text, kernels, at = emitted(plan, list(dtypes), lanes, device.type == "cuda", room, tensor_cores())
+    text, kernels, at = emitted(plan, list(dtypes), lanes, device.type == "cuda", room, tensor_cores(), one_launch())
     program, launches = plan.program, [[k.name, k.blocks or 0, k.shared] for k in kernels]
     numbers = [[n.factor, n.power, n.less, n.plus] for n in at.numbers]
     counts = len(program.columns), len(program.uniforms), len(program.outputs), len(plan.phases)
@@ -95,8 +102,8 @@ def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device,
 
 def _code(text: str, device: torch.device) -> Ptx:
     """Code of kernels for a GPU; for the CPU, of the program that runs them in tests."""
+    from headrace.kernels.rows.cpu_code import unoptimised_code
     from headrace.kernels.rows.gpu.gpu_code import ptx
-    from headrace.kernels.rows.targets.cpu_code import unoptimised_code
 
     if device.type == "cuda":
         return Ptx(*bytes_of_text("kernels", f"{architecture(device)}\n{text}", ptx))
@@ -144,6 +151,8 @@ class GpuMemory:
         if program.device.type == "cpu":
             sizes[slots.SCRATCH] = max(kernel[2] for kernel in layout.kernels) // 4
         self._memory = {s: torch.empty(size, device=program.device) for s, size in sizes.items() if size}
+        if program.device.type == "cuda" and layout.kernels[0][0] == NAME:
+            self._memory[slots.SCRATCH] = torch.zeros(2, device=program.device)  # an int64, which is counted up
         for slot, own in self._memory.items():
             self.words[slot] = own.data_ptr()
 
@@ -156,7 +165,10 @@ class GpuMemory:
         for name, blocks, shared in self.program.layout.kernels:
             if name == "pack0" and not first:
                 continue
-            kernels.launch(name, blocks or self.parts, THREADS, shared, address)
+            if name == NAME:
+                kernels.launch(name, max(blocks, self.parts), THREADS, shared, address, together=True)
+            else:
+                kernels.launch(name, blocks or self.parts, THREADS, shared, address)
 
     def give_back(self) -> None:
         """Do nothing: no other call uses this memory."""

@@ -74,6 +74,18 @@ class ThreadBody(Body):
         self.block = no
 
     @contextmanager
+    def until(self) -> Iterator[list[str]]:
+        """Repeat what is written within this block until the condition holds that is put into the list."""
+        self._names += 1
+        label, found = f"again{self._names}", list[str]()
+        self.lines += [f"  br label %{label}", f"{label}:"]
+        self.block = label
+        yield found
+        self.do(f"br i1 {found[0]}, label %{label}.end, label %{label}")
+        self.block = f"{label}.end"
+        self.lines.append(f"{self.block}:")
+
+    @contextmanager
     def when_all(self, pairs: list[tuple[str, int]]) -> Iterator[None]:
         """Do what is written within this block where each index is below its number."""
         with ExitStack() as stack:

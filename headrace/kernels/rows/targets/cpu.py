@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.kernels.rows import slots
 from headrace.kernels.rows.floors import floors
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.row_plan import VECTOR, Phase, Plan, Transposed, packed_words
+from headrace.kernels.rows.row_plan import VECTOR, Phase, Plan, Transposed, packed_words, padded
 from headrace.kernels.rows.row_program import (
     Input,
     Join,
@@ -21,7 +21,14 @@ from headrace.kernels.rows.targets.cpu_calls import Caller
 from headrace.kernels.rows.targets.cpu_rolled import Address
 from headrace.kernels.rows.targets.cpu_sums import add_block, divided, finish, function, gradients, indices, place_in
 from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, expression, in_memory
-from headrace.kernels.rows.targets.llvm_products import Multiply, multiply, transposed_step
+from headrace.kernels.rows.targets.llvm_products import (
+    Multiply,
+    multiply,
+    multiply_alone,
+    padded_step,
+    transposed_step,
+    turn_weight,
+)
 from headrace.kernels.rows.targets.llvm_steps import (
     COUNT,
     begin,
@@ -108,7 +115,8 @@ class _Target:
             add_block(call, self.wide, value)
         elif isinstance(value, Transposed):
             step = begin(self.plan, self.module, True)
-            call.step(packed_step(step, value) if value.packed else transposed_step(step, value))
+            write = packed_step if value.packed else transposed_step if self.plan.lanes > 1 else padded_step
+            call.step(write(step, value))
         else:
             self._usual(call, value)
 
@@ -139,10 +147,13 @@ class _Target:
             half=self.plan.half,
         )
         packed, factor = self.plan.packed.get(value), call.at(weight.value, weight.offset)
-        if packed is None:
-            name = multiply(self.module, sizes, self.wide)
+        if packed is not None:
+            factor = call.at(packed, 0)
+        if self.plan.lanes == 1:
+            pitch = weight.strides[1] if packed is None else padded(sizes.rows)
+            name = multiply_alone(self.module, replace(sizes, column=pitch), self.wide)
         else:
-            name, factor = multiply_on_tiles(self.module, sizes), call.at(packed, 0)
+            name = multiply(self.module, sizes, self.wide) if packed is None else multiply_on_tiles(self.module, sizes)
         steps = contiguous(value.shape)
         for place in indices(source.shape[:-1]):
             given = [
@@ -170,7 +181,7 @@ class _Target:
             for first in range(0, self.plan.lanes, VECTOR):
                 found = Reader(step, index, str(first)).value(expression(self.plan, view))
                 b.store(in_memory(b, found, view.value.dtype), numbers, "0", element)
-                with b.loop(VECTOR) as lane:
+                with b.loop(self.plan.width) as lane:
                     row = b.plus(lane, first)
                     inside = b.new(f"icmp ult i64 {row}, %count")
                     at = b.add(to, b.mul(b.add(row, "%first"), "%row_stride"))
@@ -193,8 +204,13 @@ class _Target:
             call, packed = Caller(self.plan, self.module, b), phase.packed[number]
             view = packed.source
             weight = call.moved(call.at(view.value, view.offset), "%first", view.strides[0])
-            target = call.moved(call.at(packed, 0), "%first", packed_words(view.shape[1]))
-            call.do(pack_weight(self.module, (rows, view.shape[1]), view.strides), [weight, target])
+            shape, alone = (rows, view.shape[1]), self.plan.lanes == 1
+            target = call.moved(call.at(packed, 0), "%first", 1 if alone else packed_words(view.shape[1]))
+            if alone:
+                write = turn_weight(self.module, shape, view.strides, padded(view.shape[0]))
+            else:
+                write = pack_weight(self.module, shape, view.strides)
+            call.do(write, [weight, target])
             return function(title, b, "ptr %slots, i64 %first")
 
         return divided(name, [packed.pieces for packed in phase.packed], piece)

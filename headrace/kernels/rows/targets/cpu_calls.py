@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from headrace.kernels.rows import slots
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.row_plan import Phase, Plan, accumulators
+from headrace.kernels.rows.row_plan import VECTOR, Phase, Plan, accumulators
 from headrace.kernels.rows.row_program import Constant, Count, Input, Reduce, Value
 from headrace.kernels.rows.targets import cpu_rolled
 from headrace.kernels.rows.targets.cpu_rolled import Address, Calls, Given
 from headrace.kernels.rows.targets.llvm_expressions import Step
-from headrace.kernels.rows.targets.llvm_steps import STARTS, filled
+from headrace.kernels.rows.targets.llvm_steps import STARTS
 from headrace.kernels.rows.targets.llvm_text import Body, Module, double_literal
 
 
@@ -74,7 +74,7 @@ class Caller:
     def clear(self, value: Value) -> None:
         """Set a sum's accumulators to their first numbers."""
         if isinstance(value, Reduce) and value.function != "sum":
-            self.do(filled(self.module, accumulators(value), STARTS[value.function]), [self.sums(value)])
+            self.do(_filled(self.module, accumulators(value), STARTS[value.function]), [self.sums(value)])
         else:
             size, (base, offset) = 4 * accumulators(value), self.sums(value)
             at = self.body.at(base, str(offset))
@@ -148,3 +148,11 @@ class Caller:
         data, order = Address(self._bases[first]), Address(self._bases[slots.ORDER])
         numbers = [f"i64 {row}", f"i64 {number}"]
         self.do(name, [data, *numbers, order, f"i64 {start}", f"i64 {self.count}", self.at(value, 0)])
+
+
+def _filled(module: Module, count: int, number: float) -> str:
+    """The function that sets so many numbers, whole vectors, to one."""
+    b = Body()
+    with b.loop(count, VECTOR) as i:
+        b.store(b.number(number), "%sums", i)
+    return module.function(b, "ptr noalias %sums")

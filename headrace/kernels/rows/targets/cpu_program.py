@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.kernels.nn.layout import aligned
 from headrace.kernels.rows import slots
-from headrace.kernels.rows.row_plan import Plan
+from headrace.kernels.rows.row_plan import ALONE, Plan
 from headrace.kernels.rows.targets.cpu_arguments import Work
 from headrace.kernels.runtime.cache import of_text
 from headrace.kernels.runtime.native import Call, Native
@@ -23,7 +23,7 @@ ANNOUNCEMENT = "compiling the threads of compiled losses (once, about 1 s) ..."
 
 def parts_of(rows: int, lanes: int, by_weights: bool = False) -> int:
     """Number of parts of so many rows, whatever the number of threads. A part has at least one block."""
-    least = max(LEAST, lanes)
+    least = max(LEAST, lanes) if lanes > ALONE else ALONE  # such a row has much work
     if by_weights:
         return max(1, min(PARTS, rows // least))
     return max(1, min(2, rows // least), min(PARTS, -(-rows // PART)))
@@ -65,8 +65,8 @@ class Layout:
 
 def compiled(plan: Plan, dtypes: Sequence[str]) -> CpuProgram:
     """A plan as machine code. dtypes: of the columns' memory, as numpy names them."""
+    from headrace.kernels.rows.cpu_code import is_wide, object_code
     from headrace.kernels.rows.targets.cpu import assembly
-    from headrace.kernels.rows.targets.cpu_code import is_wide, object_code
 
     program = plan.program
     counts = len(program.columns), len(program.uniforms), len(program.outputs)

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from headrace.kernels.rows.row_plan import Place, Plan, inlined
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Constant, Count, Map, Value, View
-from headrace.kernels.rows.targets.llvm_math import FLOATS, compare, select, to_integer
+from headrace.kernels.rows.targets.llvm_functions import FLOATS
+from headrace.kernels.rows.targets.llvm_math import compare, select, to_integer
 from headrace.kernels.rows.targets.llvm_text import Body, Module, literal
 
 ELEMENTS = {F32: "float", I32: "i32", BOOL: "float"}  # in memory
@@ -149,7 +150,7 @@ class Reader:
         if isinstance(value, Constant):
             return self._constant(value, view)
         element, (memory, offset) = ELEMENTS[value.dtype], self.step.address(value, view.offset)
-        if value.rows:
+        if self.step.plan.in_lanes(value):
             found = b.load(memory, b.plus(self.place(view, offset, self.step.pitch), self.lane), element)
         else:
             found = self._uniform(memory, view, offset, element)

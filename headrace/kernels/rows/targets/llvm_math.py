@@ -1,4 +1,4 @@
-"""The functions of Map on float32 values, as LLVM assembly: polynomials on all numbers of a vector at once.
+"""Functions of float32 values, as LLVM assembly: polynomials on all numbers of a vector at once.
 
 Every product that is added is an explicit fma, and nothing is left to be contracted or reordered, so that results have
 the same bits whatever registers the machine has. NaN gives NaN: comparisons with it are false, and the value selected
@@ -8,7 +8,6 @@ then is NaN. Errors against float64 are in tests/kernels/rows/test_llvm_math.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from headrace.kernels.rows.targets.llvm_text import Body
 
@@ -40,11 +39,6 @@ TANH_ODD = (
 TANH_EVEN = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
 ERF_TAIL = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)  # Abramowitz & Stegun 7.1.26
 ERF_SERIES = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(6, -1, -1))
-SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
-COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
-PI_PARTS = (math.pi / 2, 6.123233995736766e-17)  # their sum is pi / 2
-LARGEST_ANGLE = 1e15
-FMOD_TURNS = 6  # of 50 binary digits, which are more than a quotient of float32 can have
 LGAMMA = tuple(b / (2 * n * (2 * n - 1)) for n, b in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66), 1))
 DIGAMMA = tuple(b / (2 * n) for n, b in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66), 1))
 TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66)
@@ -215,35 +209,11 @@ def erf(b: Body, x: str) -> str:
     return select(b, compare(b, "olt", size, b.number(0.7)), near, far)
 
 
-def sine(b: Body, x: str, quarters: int) -> str:
-    """Compute sin(x + quarters * pi / 2): by the nearest quarter, and polynomials of the rest (Cephes' sinf and cosf),
-    which is computed in float64. NaN where x is too large for the rest to be known."""
-    wide = b.new(f"fpext {b.f32} {x} to {b.f64}")
-    quarter = b.intrinsic("roundeven", "double", b.doubles("fmul", wide, b.double(2 / math.pi)))
-    for part in PI_PARTS:
-        wide = b.intrinsic("fma", "double", quarter, b.double(-part), wide)
-    rest = b.new(f"fptrunc {b.f64} {wide} to {b.f32}")
-    square = b.floats("fmul", rest, rest)
-    s = b.fma(b.floats("fmul", polynomial(b, square, SIN), square), rest, rest)
-    one = b.fma(square, b.number(-0.5), b.number(1))
-    c = b.fma(b.floats("fmul", polynomial(b, square, COS), square), square, one)
-    turns = b.intrinsic("floor", "double", b.doubles("fmul", quarter, b.double(0.25)))
-    within = b.intrinsic("fma", "double", turns, b.double(-4), quarter)
-    number = b.ints("add", to_integer(b, within, "double"), b.integer(quarters))
-    odd = b.new(f"icmp ne {b.i32} {b.ints('and', number, b.integer(1))}, {b.integer(0)}")
-    below = b.new(f"icmp ne {b.i32} {b.ints('and', number, b.integer(2))}, {b.integer(0)}")
-    y = select(b, odd, c, s)
-    y = select(b, below, negative(b, y), y)
-    known = compare(b, "ole", b.intrinsic("fabs", "float", x), b.number(LARGEST_ANGLE))
-    return select(b, known, y, b.number(math.nan))
-
-
-def to_integer(b: Body, x: str, element: str = "float") -> str:
+def to_integer(b: Body, x: str) -> str:
     """Convert to int32, toward zero. Numbers beyond its range give the nearest one there is, NaN gives 0."""
-    kind = {"float": "f32", "double": "f64"}[element]
-    suffix = f"i32.{kind}" if b.width == 1 else f"v{b.width}i32.v{b.width}{kind}"
-    b.intrinsics.add(f"declare {b.i32} @llvm.fptosi.sat.{suffix}({b.kind(element)})")
-    return b.new(f"call {b.i32} @llvm.fptosi.sat.{suffix}({b.kind(element)} {x})")
+    suffix = "i32.f32" if b.width == 1 else f"v{b.width}i32.v{b.width}f32"
+    b.intrinsics.add(f"declare {b.i32} @llvm.fptosi.sat.{suffix}({b.f32})")
+    return b.new(f"call {b.i32} @llvm.fptosi.sat.{suffix}({b.f32} {x})")
 
 
 def shifted_up(b: Body, x: str, rational: bool) -> tuple[str, str]:
@@ -326,53 +296,9 @@ def sign(b: Body, x: str) -> str:
     return select(b, compare(b, "one", x, b.number(0)), one, b.number(0))
 
 
-def fmod(b: Body, x: str, y: str) -> str:
-    """x - y trunc(x / y), with the sign of x. Exact: each turn takes 50 binary digits off the quotient, and the rest
-    fits into float64."""
-    size, step = (b.intrinsic("fabs", "float", value) for value in (x, y))
-    rest, wide = (b.new(f"fpext {b.f32} {value} to {b.f64}") for value in (size, step))
-    for _ in range(FMOD_TURNS):
-        quotient = b.intrinsic("trunc", "double", b.doubles("fdiv", rest, wide))
-        rest = b.intrinsic("fma", "double", b.new(f"fneg {b.f64} {quotient}"), wide, rest)
-    below = b.new(f"fcmp olt {b.f64} {rest}, {b.double(0)}")  # a quotient was rounded up
-    rest = select(b, below, b.doubles("fadd", rest, wide), rest, b.f64)
-    found = b.new(f"fptrunc {b.f64} {rest} to {b.f32}")
-    infinite = b.number(math.inf)
-    own = b.new(f"and {b.i1} {compare(b, 'oeq', step, infinite)}, {compare(b, 'olt', size, infinite)}")
-    return with_sign(b, select(b, own, size, found), x)
-
-
 def reciprocal(b: Body, x: str) -> str:
     return b.floats("fdiv", b.number(1), x)
 
 
 def sqrt(b: Body, x: str) -> str:
     return b.intrinsic("sqrt", "float", x)
-
-
-def _instruction(name: str) -> Callable[..., str]:
-    return lambda b, *values: b.floats(name, *values)
-
-
-def _intrinsic(name: str) -> Callable[..., str]:
-    return lambda b, x: b.intrinsic(name, "float", x)
-
-
-FLOATS: dict[str, Callable[..., str]] = {
-    **{"add": _instruction("fadd"), "sub": _instruction("fsub"), "mul": _instruction("fmul")},
-    **{"div": _instruction("fdiv"), "maximum": maximum, "minimum": minimum, "pow": pow_, "fmod": fmod},
-    **{"neg": negative, "abs": _intrinsic("fabs"), "sign": sign, "exp": exp, "expm1": expm1, "log": log},
-    **{"log1p": log1p, "sqrt": sqrt, "rsqrt": lambda b, x: reciprocal(b, sqrt(b, x)), "reciprocal": reciprocal},
-    **{
-        "tanh": tanh,
-        "atanh": atanh,
-        "sigmoid": sigmoid,
-        "erf": erf,
-        "lgamma": lgamma,
-        "digamma": digamma,
-        "trigamma": trigamma,
-    },
-    **{"sin": lambda b, x: sine(b, x, 0), "cos": lambda b, x: sine(b, x, 1)},
-    **{"floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"), "trunc": _intrinsic("trunc")},
-    "round": _intrinsic("roundeven"),
-}

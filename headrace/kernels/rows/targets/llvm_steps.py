@@ -40,14 +40,14 @@ STARTS = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 
 def begin(plan: Plan, module: Module, rows: bool) -> Step:
     """Begin a step's function, with vectors for a value with rows, and single numbers otherwise."""
-    return Step(plan, module, Body(VECTOR if rows else 1))
+    return Step(plan, module, Body(plan.width if rows else 1))
 
 
 def store(step: Step, value: Value, place: str, lane: str, found: str, offset: int = 0) -> None:
     """Store one of a value's numbers, so many behind `offset`."""
     b, (memory, further) = step.body, step.address(value, offset)
     place = b.plus(further, place)
-    at = b.plus(b.times(place, step.pitch), lane) if value.rows else place
+    at = b.plus(b.times(place, step.pitch), lane) if step.plan.in_lanes(value) else place
     b.store(in_memory(b, found, value.dtype), memory, at, ELEMENTS[value.dtype])
 
 
@@ -130,7 +130,12 @@ def _loops(step: Step, value: Value, node: Node, shape: Shape, target: Sequence[
         place = step.body.plus(*(step.body.times(i, s) for i, s in zip(index, own, strict=True)), 0)
         store(step, value, place, lane, found, offset)
 
-    if value.rows or not step.along or own[-1:] != [1] or any(view.strides[-1] > 1 for view in leaves(node)):
+    if (
+        step.plan.in_lanes(value)
+        or not step.along
+        or own[-1:] != [1]
+        or any(view.strides[-1] > 1 for view in leaves(node))
+    ):
         with step.each(merged, value.rows) as (index, lane):
             write(index, lane)
         return
@@ -225,14 +230,6 @@ def combined(b: Body, function: str, x: str, y: str) -> str:
     return (maximum if function == "max" else minimum)(b, x, y)
 
 
-def filled(module: Module, count: int, number: float) -> str:
-    """The function that sets so many numbers, whole vectors, to one."""
-    b = Body()
-    with b.loop(count, VECTOR) as i:
-        b.store(b.number(number), "%sums", i)
-    return module.function(b, "ptr noalias %sums")
-
-
 def row_sum_step(plan: Plan, module: Module, value: Reduce) -> Step:
     """Add numbers of the block's rows to VECTOR accumulators of each number, at %sums; or keep the larger of both."""
     step = begin(plan, module, True)
@@ -252,6 +249,8 @@ def row_sum_step(plan: Plan, module: Module, value: Reduce) -> Step:
 
 def _inside(b: Body, first: int) -> str:
     """Mask of the lanes from `first` on that are rows."""
+    if b.width == 1:
+        return "true"
     count = b.broadcast(b.new("trunc i64 %count to i32"), "i32")
     numbers = ", ".join(f"i32 {first + i}" for i in range(VECTOR))
     return b.new(f"icmp ult {b.i32} <{numbers}>, {count}")

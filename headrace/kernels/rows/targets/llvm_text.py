@@ -26,10 +26,6 @@ class Body:
         return self.kind("float")
 
     @property
-    def f64(self) -> str:
-        return self.kind("double")
-
-    @property
     def i32(self) -> str:
         return self.kind("i32")
 
@@ -56,10 +52,6 @@ class Body:
         """A float32 in all places."""
         return self.splat(f"float {literal(number)}")
 
-    def double(self, number: float) -> str:
-        """A float64 in all places."""
-        return self.splat(f"double {double_literal(number)}")
-
     def integer(self, number: int) -> str:
         """An int32 in all places."""
         return self.splat(f"i32 {number}")
@@ -72,17 +64,13 @@ class Body:
         """An instruction on float32 values."""
         return self.new(f"{operation} {self.f32} {', '.join(values)}")
 
-    def doubles(self, operation: str, *values: str) -> str:
-        """An instruction on float64 values."""
-        return self.new(f"{operation} {self.f64} {', '.join(values)}")
-
     def ints(self, operation: str, *values: str) -> str:
         """An instruction on int32 values."""
         return self.new(f"{operation} {self.i32} {', '.join(values)}")
 
     def intrinsic(self, name: str, kind: str, *values: str) -> str:
         """A call of one of LLVM's intrinsics whose operands are all of its result's type."""
-        suffix = {"float": "f32", "double": "f64", "i32": "i32"}[kind]
+        suffix = {"float": "f32", "i32": "i32"}[kind]
         full = f"llvm.{name}.{suffix if self.width == 1 else f'v{self.width}{suffix}'}"
         own = self.kind(kind)
         self.intrinsics.add(f"declare {own} @{full}({', '.join([own] * len(values))})")
@@ -141,18 +129,19 @@ class Body:
         return self.new(f"add i64 {x}, {y}")
 
     @contextmanager
-    def loop(self, end: str | int, step: int = 1, begin: str | int = 0) -> Iterator[str]:
+    def loop(self, end: str | int, step: str | int = 1, begin: str | int = 0) -> Iterator[str]:
         """Lines within this run for an index from `begin` to below `end`, at least once."""
         with self.carrying(end, [], step, begin) as (index, _, _):
             yield index
 
     @contextmanager
     def carrying(
-        self, end: str | int, starts: list[tuple[str, str]], step: int = 1, begin: str | int = 0
+        self, end: str | int, starts: list[tuple[str, str]], step: str | int = 1, begin: str | int = 0
     ) -> Iterator[tuple[str, list[str], list[str]]]:
         """A loop that carries values on, given as (type, first value): their names within it, and a list for what they
         are at its end. After the loop these are the last ones."""
-        if isinstance(end, int) and isinstance(begin, int) and end <= begin + step:  # once
+        known = isinstance(end, int) and isinstance(begin, int) and isinstance(step, int)
+        if known and end <= begin + step:  # type: ignore[operator]  # once
             last: list[str] = []
             yield str(begin), [value for _, value in starts], last
             return

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from headrace.core.closure import OWN, Reach, reach
+from headrace.core.closure import Reach, reach
+from headrace.core.packages import of_headrace
 from headrace.core.value_text import AllUnchanged, Changing, describe, own_attributes
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.tracing.captured import Find, Space, captured, has_parts, holders, roots, within
@@ -114,7 +115,7 @@ class Given:
         self._training = [*map(_training, self._parts)]
         classes: dict[type, None] = dict.fromkeys(map(type, self._parts))
         kept = [
-            (full, value, None, name if type(part).__module__.startswith(f"{OWN}.") else "")
+            (full, value, None, name if of_headrace(type(part)) else "")
             for label, module in self.modules
             for path, part in module.named_modules()
             for name, value in own_attributes(part)

@@ -1,4 +1,4 @@
-"""Random numbers and advantages compiled for CUDA: each one launch, where plain torch takes some hundred.
+"""Random numbers, permutations and advantages compiled for CUDA: each one launch, where plain torch takes a hundred.
 
 Counters may be scalars on the device, so that a captured graph draws again at every replay.
 """
@@ -47,6 +47,33 @@ def _to_uniform(word):
 
 
 @cuda.jit(cache=True)
+def scatter(out, counter, seed, purpose, digits):
+    """out [number, 2^digits]: a thread for each entry."""
+    size, i = np.uint64(out.shape[1]), np.uint64(cuda.grid(1))
+    if i < np.uint64(out.shape[0]) * size:
+        row, place, step = i // size, U32(i % size), np.uint64(counter[0])
+        words = _philox(U32(seed), U32(purpose), U32(row), U32(step >> np.uint64(32)), U32(step), U32(0))
+        upper = U32(digits) // U32(2)
+        lower = U32(U32(digits) - upper)
+        above, below = U32((U64(1) << U64(upper)) - U64(1)), U32((U64(1) << U64(lower)) - U64(1))
+        high, low = U32(U64(place) >> U64(lower)), place & below
+        for turn in range(0, 8, 4):
+            high = high ^ (_hashed(low, words[0], turn) & above)
+            low = low ^ (_hashed(high, words[1], turn + 1) & below)
+            high = high ^ (_hashed(low, words[2], turn + 2) & above)
+            low = low ^ (_hashed(high, words[3], turn + 3) & below)
+        out[row, i % size] = np.int64((U64(high) << U64(lower)) | U64(low))
+
+
+@cuda.jit(device=True)
+def _hashed(x, key, turn):
+    x = x ^ U32(U64(key) + U64(turn) * U64(0x9E3779B9))
+    product = U64(0xD2511F53) * U64(x)
+    product = U64(0xCD9E8D57) * U64(U32(product >> U64(32)) ^ U32(product))
+    return U32(product >> U64(32)) ^ U32(product)
+
+
+@cuda.jit(cache=True)
 def advantages(out, reward, value, next_value, terminated, truncated, gamma, decay):
     """out [T, N]: a thread for each environment, from the last step to the first. gamma, decay: float32."""
     n = np.uint64(cuda.grid(1))
@@ -65,12 +92,24 @@ def uniform(
     seed: int, purpose: int, first: int | Tensor, steps: int, envs: int, draws: int, device: Device, first_env: int = 0
 ) -> Tensor:
     """headrace.core.rng.uniform, bit for bit."""
-    counter = first if isinstance(first, Tensor) else torch.full((), first, device=device)
+    counter = _on_device(first, device)
     drawn = torch.empty(steps, draws, envs, device=device)
     threads = steps * ((draws + 3) // 4) * envs
     numbers = (word(seed), int(purpose), first_env)
     launch(_module().fill, threads, BLOCK, drawn.device, array(drawn), array(counter.view(1)), *numbers)
     return drawn.transpose(1, 2)
+
+
+def scattered(seed: int, purpose: int, counter: int | Tensor, number: int, digits: int, device: Device) -> Tensor:
+    """headrace.core.rng.scattered, bit for bit."""
+    found = torch.empty(number, 1 << digits, dtype=torch.int64, device=device)
+    given = array(found), array(_on_device(counter, device).view(1)), word(seed), int(purpose), digits
+    launch(_module().scatter, found.numel(), BLOCK, found.device, *given)
+    return found
+
+
+def _on_device(counter: int | Tensor, device: Device) -> Tensor:
+    return counter if isinstance(counter, Tensor) else torch.full((), counter, device=device)
 
 
 def gae(
