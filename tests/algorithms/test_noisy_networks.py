@@ -132,7 +132,7 @@ def test_learning_is_compiled_and_equals_plain_torch():
             before = torch.cat([x.flatten() for x in algorithm.policy.noise.parameters()])
             while algorithm.updates < 40:
                 trainer.iterate()
-            assert why_not(algorithm.objectives()[0], 32) is None
+            assert why_not(algorithm.objectives()[0], 32, 1, algorithm.config) is None
             after = torch.cat([x.flatten() for x in algorithm.policy.noise.parameters()])
             assert (before != after).float().mean() > 0.9  # deviations are learned
             ends.append(algorithm.optimizer.flat)

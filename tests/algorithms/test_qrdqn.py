@@ -84,7 +84,7 @@ def test_learning_is_compiled_and_equals_plain_torch():
             for _ in range(12):
                 trainer.iterate()
             algorithm = trainer.algorithm
-            assert algorithm.updates > 3 and why_not(algorithm.objectives()[0], 32) is None
+            assert algorithm.updates > 3 and why_not(algorithm.objectives()[0], 32, 1, algorithm.config) is None
             ends.append(torch.cat((algorithm.optimizer.flat, algorithm.buffers["target"])))
             trainer.close()
     assert torch.allclose(*ends, atol=1e-4)
