@@ -308,8 +308,11 @@ def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
     low, high = (getattr(config, name, 0.0) for name in ("exploration", "exploration_max"))
     if 0 < high <= low:
         raise ValueError(f"exploration_max must be above exploration, {low:g}, or 0 for one deviation, got {high:g}")
-    if isinstance(config, ActorCriticConfig) and config.sequence_length and config.num_steps % config.sequence_length:
-        length, steps = config.sequence_length, config.num_steps
+    length = config.sequence_length if isinstance(config, ActorCriticConfig) else 0
+    if length < 0:
+        raise ValueError(f"sequence_length must be 0 or more, got {length}; 0: all steps of a rollout")
+    if length and config.num_steps % length:
+        steps = config.num_steps
         near = max(steps // length, 1) * length
         raise ValueError(f"sequence_length is {length}: let it divide num_steps, {steps}, as with num_steps={near}")
     if getattr(config, "intrinsic_hidden", None) == ():

@@ -134,7 +134,7 @@ def parsed(
         raise ValueError(f"name an algorithm and an environment, as in `headrace {command} {example}`")
     kind, config_class = algorithm_classes(named["algorithm"] or next(iter(ALGORITHMS)))
     registered = settings_for(named["env"], kind.name, file) if named["env"] else {}
-    arguments_class = parser(named, *merge_settings(config_class, registered, file, {}), flags)
+    arguments_class = parser(named, *merge_settings(config_class, registered, file, {}, checked=False), flags)
     args = typed_arguments(["--help"] if asks_for_help else arguments, config_class, flags)
     found = pairs.cli(arguments_class, command, description, args=args)
     settings, typed_too = flat(found.training, found.learning), given_settings(args)

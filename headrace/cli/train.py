@@ -138,7 +138,8 @@ def _read(arguments: list[str], resume: Path | None, config: Path | None) -> tup
     # the saved settings of a resumed run include those registered for its environment
     wanted = file.get("registered", True) and "--no-registered" not in arguments
     registered = settings_for(named["env"], kind.name, file) if named["env"] and wanted and not resume else {}
-    arguments_class = parser(named, *merge_settings(config_class, registered, saved | file, {}), FLAGS)
+    merged = merge_settings(config_class, registered, saved | file, {}, checked=False)
+    arguments_class = parser(named, *merged, FLAGS)
     if asks_for_help:
         arguments = ["--help"]  # the help omits positional arguments that are given
     args = typed_arguments(arguments, config_class, FLAGS)

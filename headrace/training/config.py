@@ -219,9 +219,11 @@ def merge_settings(
     env_defaults: Settings,
     file: Settings,
     options: Settings,
+    checked: bool = True,
 ) -> tuple[TrainConfig, Any]:
     """Merge settings into a TrainConfig and the algorithm's config: dataclass default < env_defaults < file < options.
 
+    checked: False for a parser's defaults. A training checks its settings once it has those that follow from others.
     algorithm_config: the algorithm's dataclass, None for an algorithm that brings its own settings.
     Raises TypeError for a name that is no setting or a value of the wrong type, ValueError for one out of range.
     """
@@ -236,7 +238,15 @@ def merge_settings(
     values = {name: value for given in (env_defaults, file, options) for name, value in given.items()}
     if "wrapper" in values:
         values["wrapper"] = _names(values["wrapper"])
-    return _fill(TrainConfig, values), algorithm_config and _fill(algorithm_config, values)
+    kinds: tuple[Any, Any] = (TrainConfig, algorithm_config)
+    training, learning = (kind and _fill(kind if checked else _unchecked(kind), values) for kind in kinds)
+    return training, learning
+
+
+def _unchecked(config: type) -> type:
+    """The dataclass without checks of values."""
+    kept = {name: getattr(config, name) for name in ("__doc__", "__module__", "__qualname__")}
+    return type(config.__name__, (config,), {**kept, "__post_init__": lambda self: None})
 
 
 def read_toml(path: str | Path) -> Json:

@@ -181,6 +181,21 @@ def test_what_is_not_typed_follows_from_the_number_of_envs(trained):
     assert [trainer.config.stagger for trainer in chosen] == [True, True, out_of_step, False]
 
 
+def test_rollouts_of_whole_sequences_follow_from_a_typed_length(tmp_path, monkeypatch, capsys):
+    own = tmp_path / "own.py"
+    own.write_text('import gymnasium\ndef make():\n    return gymnasium.make("CartPole-v1")\n')
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "ppo", f"{own}:make", "--recurrent", "gru", "--rnn-size", "8", "--max-episodes", "1"]
+    limits = ["--final-episodes", "0", "--log-folder", "runs"]
+    main([*words, *limits, "--num-envs", "8", "--sequence-length", "12"])
+    (tmp_path / "own.toml").write_text("sequence_length = 20")
+    main([*words, *limits, "--num-envs", "3", "--config", "own.toml"])
+    said = capsys.readouterr().out
+    assert "num_steps 264" in said and "num_steps 440" in said  # 256 and the 427 of 3 environments, rounded up
+    assert main([*words, "--sequence-length", "-4"]) == 2
+    assert "sequence_length must be 0 or more, got -4; 0: all steps of a rollout" in capsys.readouterr().err
+
+
 def test_resume_passes_on_only_what_a_flag_changes(run, trained):
     assert command("train --total-steps 9000 --resume", run) == 0
     ((named, options),) = trained
