@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import reduce
 from time import perf_counter
@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Dict, Space
 from torch import Tensor
 
 from headrace.checks import turns
-from headrace.checks.finding import Finding, another_seed, findings_of
+from headrace.checks.finding import OTHER_SEEDS, Finding, another_seed, findings_of
 from headrace.checks.random_rollout import StepTimes, same
 from headrace.data.rollout import Column, Group, Rollout, Value
 from headrace.data.spaces import drawable, leaves
@@ -47,12 +47,12 @@ def check(build: Callable[[], Env], steps: int, seconds: float, seed: int) -> tu
     The check ends after `steps` steps of each environment or `seconds` for all, whichever is reached first.
     """
     with collected() as unread, closing(build()) as env:
-        if env.backend in ("cpu", "cuda", "torch"):
-            recorded(env, 1, 0.0, seed)  # compiles now, so that the reset's time does not include it
+        if env.backend != "inline":
+            recorded(env, 1, 0.0, seed)  # compiles now, so that neither the reset's time nor `seconds` includes it
         seen, spent = recorded(env, steps, seconds, seed)
         again, _ = recorded(env, len(seen) * ROWS, float("inf"), seed)
-        other, _ = recorded(env, len(seen) * ROWS, float("inf"), seed + 1, action_seed=seed)
-        findings = [*_values(env.observation_space, seen), _endings(seen), *_seeding(seen, again, other)]
+        others = (recorded(env, len(seen) * ROWS, float("inf"), seed + k, action_seed=seed)[0] for k in OTHER_SEEDS)
+        findings = [*_values(env.observation_space, seen), _endings(seen, env), *_seeding(seen, again, others)]
         findings += [Finding("info", "note", *one) for one in unread]
         if env.takes_turns and not env.nested:
             findings.append(_turns(env, len(seen) * ROWS, seed))
@@ -140,7 +140,7 @@ def _outside(space: Space, column: np.ndarray) -> np.ndarray:
     return ~np.isfinite(values) | (values < space.low - slack) | (values > space.high + slack)
 
 
-def _endings(seen: list[Recorded]) -> Finding:
+def _endings(seen: list[Recorded], env: Env) -> Finding:
     """Check that a masked step follows each ending, and a new episode each masked step."""
     terminations = truncations = 0
     for number, (_, valid, reward, terminated, truncated) in enumerate(seen):
@@ -159,14 +159,16 @@ def _endings(seen: list[Recorded]) -> Finding:
         truncations += int((truncated & ~terminated).sum())
     if not terminations + truncations:
         found = f"no episode ended in {len(seen) * ROWS:,} steps of each environment"
-        return Finding("endings", "note", found, "add a time limit")
+        if env.max_steps is None:
+            return Finding("endings", "note", found, "add a time limit")
+        return Finding("endings", "ok", f"{found}: its time limit is {env.max_steps:,}")
     return Finding("endings", "ok", f"{terminations} terminated, {truncations} truncated")
 
 
-def _seeding(seen: list[Recorded], again: list[Recorded], other: list[Recorded]) -> list[Finding]:
+def _seeding(seen: list[Recorded], again: list[Recorded], others: Iterable[list[Recorded]]) -> list[Finding]:
     steps = len(seen) * ROWS
     reproducible = Finding("seeding", "ok", f"the same seed gives the same {steps:,} steps")
     if not same(seen, again):
         advice = "draw all random numbers from the generator that reset(seed) seeds"
         reproducible = Finding("seeding", "wrong", "reset to the same seed, the environments differ", advice)
-    return [reproducible, another_seed(same(seen, other), steps)]
+    return [reproducible, another_seed((same(seen, other) for other in others), steps)]

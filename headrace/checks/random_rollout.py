@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Space
 
-from headrace.checks.finding import Finding, another_seed, findings_of
+from headrace.checks.finding import OTHER_SEEDS, Finding, another_seed, findings_of
 from headrace.checks.space_mismatch import Sample, mismatch
 from headrace.core.stopping import closed
 from headrace.core.text import shown
@@ -155,8 +155,8 @@ def seeding(
     step_seconds: float,
     close: Callable[[], None] | None = None,
 ) -> list[Finding]:
-    """Check that a seed gives the same episode in the same and in another environment, and that another seed gives
-    another episode.
+    """Check that a seed gives the same episode in the same and in another environment, and that other seeds give
+    another one.
 
     close: closes env before the other environment is made, since there may be room for only one.
     """
@@ -166,7 +166,8 @@ def seeding(
         close()
     with closed(factory(), "another environment") as other:
         elsewhere = trajectory(other, seed, steps)
-        different = trajectory(other, seed + 1, steps, action_seed=seed)
+        others = (trajectory(other, seed + k, steps, action_seed=seed) for k in OTHER_SEEDS)
+        random = another_seed((same(first, different) for different in others), len(first))
     advice = "draw all random numbers from self.np_random, after super().reset(seed=seed)"
     found = []
     for check, second, what, remedy in (
@@ -179,7 +180,7 @@ def seeding(
         differ = next((k for k, (a, b) in enumerate(zip(first, second, strict=False)) if not same(a, b)), None)
         place = "its length" if differ is None else f"step {differ}" if differ else "its first observation"
         found.append(Finding(check, "wrong", f"{what} differs in {place}", remedy))
-    return [*found, another_seed(same(first, different), len(first))]
+    return [*found, random]
 
 
 def trajectory(env: gymnasium.Env, seed: int, steps: int, action_seed: int | None = None) -> list[Sample]:

@@ -191,7 +191,8 @@ def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
             return single(entry, **kwargs)
         entry = gymnasium.registry[entry.gymnasium_id]
     if comes_as_vector(name, entry) and not isinstance(entry, EnvSpec):
-        raise TypeError(f"{name} comes as a vector of environments, and one alone was asked for")
+        one = f"hr.make({name!r}, 1)" if "<" not in name else "hr.make() with num_envs=1"
+        raise TypeError(f"{name} comes as a vector of environments, and none is made alone: {one} is a vector of one")
     if isinstance(entry, EnvSpec):
         if entry.id.startswith(ATARI):
             from headrace.envs.gym import atari

@@ -12,6 +12,7 @@ from helpers.documents import ROOT, blocks
 
 import headrace as hr
 from headrace import Box, MujocoTask
+from headrace.checks.environment import check
 from headrace.core.user_names import import_user_module
 from headrace.kernels.language.ops import f32, uniform
 
@@ -239,3 +240,20 @@ def test_the_example_of_the_documents_learns(tmp_path):
     while trainer.steps < 20_000:
         trainer.iterate()
     assert hr.evaluate(trainer.policy, task, episodes=16).mean > 2 * before
+
+
+def test_a_check_knows_the_time_limit_and_does_not_time_compiling():
+    class Long(Ball):
+        max_steps = 100
+
+        def ended(s, p):
+            return False
+
+    report = check(Long, 40, seconds=60.0, measure=0.01)
+    (ending,) = [one for one in report.findings if one.check == "endings"]
+    assert ending.outcome == "ok"
+    assert ending.found == "no episode ended in 40 steps of each environment: its time limit is 100"
+    assert report.times.reset < 0.1  # s; a compilation takes more
+    for cost in report.costs:
+        if cost.backend in ("inline", "workers"):
+            assert "comes as a vector of environments, and none is made alone" in cost.note
