@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ from headrace.core.cores import cores
 from headrace.core.packages import require
 from headrace.core.terminal import say
 from headrace.core.text import plain_table
+from headrace.core.types import Json
 from headrace.core.writing import writing
 from headrace.envs.construct import entry_of
 from headrace.runs.run import lock
@@ -203,6 +204,7 @@ class _Searching:
         trial = self.trials[number]
         trial.set_user_attr("run", outcome.path)
         trial.set_user_attr("steps", outcome.steps)
+        trial.set_user_attr("follows", dict(outcome.follows))
         state, score = TrialState.COMPLETE, outcome.score
         if outcome.interrupted:
             trial.set_user_attr(INTERRUPTED, True)
@@ -240,11 +242,25 @@ def _print(study: Study, options: Sweep, space: Space, rest: Sequence[str]) -> N
         for trial in counted(study)
     ]
     say(plain_table([("trial", *names, "score", "steps", "state", "run"), *rows]))
+    if differ := _differing({trial.number: trial.user_attrs.get("follows", {}) for trial in counted(study)}):
+        say(f"these followed from the settings of a trial, and differ: {differ} (--no-scale keeps them as they are)")
     if any(trial.state.name == "COMPLETE" for trial in study.get_trials(deepcopy=False)):
         best = study.best_trial
         words = flags({name: str(value) for name, value in best.params.items()})
         say(f"best: trial {best.number}, score {best.value:.4g}")
         say(f"  headrace train {shlex.join([options.algorithm, options.env, *rest, *words])}")
+
+
+def _differing(follows: Mapping[int, Json]) -> str:
+    """Settings that followed in some trials, with values that differ, and the trials of each value."""
+    parts = []
+    for name in dict.fromkeys(name for own in follows.values() for name in own):
+        trials: dict[str, list[int]] = {}
+        for number, own in follows.items():
+            trials.setdefault(_cell(own[name]) if name in own else "as it was", []).append(number)
+        if len(trials) > 1:
+            parts += [f"{name} {value} in {', '.join(map(str, numbers))}" for value, numbers in trials.items()]
+    return "; ".join(parts)
 
 
 def _cell(value: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from headrace import envs
 from headrace.algorithms.base import OFFLINE
 from headrace.core.cores import cores
+from headrace.core.setting_types import fit
 from headrace.core.types import Settings
 from headrace.envs.simulators.by_library import published
 from headrace.envs.simulators.published import Published
@@ -92,7 +93,7 @@ def unregistered(algorithm: str, given: Settings, images: bool = False) -> Setti
     processes = max(_at_most(given.get(name)) for name in ("workers", "actors", "learners"))
     num_envs = ceil(NUM_ENVS / processes) * processes  # so that each process has the same number
     found: dict[str, Any] = {"num_envs": num_envs}
-    total = given.get("total_steps", TrainConfig.total_steps)
+    total = fit("total_steps", given.get("total_steps", TrainConfig.total_steps), int | None)
     if LEARNING.get(algorithm) is DETERMINISTIC:
         share = MOST_RANDOM if total is None else int(SHARE_RANDOM * total)
         found["learning_starts"] = min(MOST_RANDOM, max(LEAST_RANDOM, share))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,6 +105,18 @@ def test_as_many_trials_as_values_have_each_value_once(tmp_path, capsys, monkeyp
     assert main([*COMMAND, *search, "--trials", "3"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
     assert [row[1] for row in rows] == ["1", "2", "3"] and len({row[2] for row in rows}) == 3
+
+
+def test_settings_that_follow_in_some_trials_are_told_once(tmp_path, capsys):
+    words = ["sweep", "ppo", "CartPole-v1", "--num-envs", "8", "--recurrent", "gru", "--rnn-size", "8", "--hidden", "8"]
+    words += ["--total-steps", "2_048", "--final-episodes", "1", "--target-return", "none", "--trials", "2"]
+    words += ["--folder", str(tmp_path), "--num-steps", "64", "--epochs", "1"]
+    search = ["--search", "sequence_length=8,64"]
+    assert main([*words, *search, "--no-registered"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("these followed from the settings of a trial") == 1
+    assert re.search(r"minibatch_size as it was in [01]; minibatch_size 512 in [01]", said)
+    assert sweep._differing({0: {"epochs": 2}, 1: {"epochs": 2}}) == ""
 
 
 def test_an_unknown_environment_is_refused_before_any_trial(tmp_path, capsys):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from headrace.cli.several.agents import Agent
 from headrace.core.processes.state import shown
@@ -35,16 +36,18 @@ class Outcome:
     reason: str  # reason for its end
     interrupted: bool = False
     error: str = ""  # its exception
+    follows: Mapping[str, Any] = field(default_factory=dict)  # settings that followed from those of this trial
 
 
 def carry_out(train: Train, arguments: Sequence[str], report: Report) -> Outcome:
     """Train with these arguments. train: headrace.cli.train.trained."""
-    reported = 0
+    reported, follows = 0, dict[str, Any]()
 
     def each(training: Training, row: IterationResult) -> None:
         nonlocal reported
         if training.trainer.config.self_play:  # set in a file
             raise ValueError(NO_SELF_PLAY)
+        follows.update(training.trainer.plan.derived)
         point = int(training.trainer.progress() * REPORTS)
         if point > reported and row.mean_return is not None:
             reported = point
@@ -53,7 +56,7 @@ def carry_out(train: Train, arguments: Sequence[str], report: Report) -> Outcome
 
     run, evaluation = train(list(arguments), quiet=True, each=each)
     score = None if evaluation is None else evaluation.mean
-    return Outcome(str(shown(run.path)), score, run.steps, run.reason, run.interrupted)
+    return Outcome(str(shown(run.path)), score, run.steps, run.reason, run.interrupted, follows=follows)
 
 
 def attempt(train: Train, arguments: Sequence[str], ask: Callable[[tuple[int, float]], bool]) -> Outcome:
