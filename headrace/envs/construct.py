@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import Space
 
 from headrace.core.device import resolve
+from headrace.core.setting_types import fit
 from headrace.core.types import EnvArgument, Settings
 from headrace.core.user_names import absolute_reference, is_from_file, member
 from headrace.envs import sources
@@ -94,7 +95,7 @@ def make(
     module or extra; TypeError for unsupported spaces, and for a name in both env_kwargs and kwargs.
     """
     kwargs = sources.arguments_of(env_kwargs, kwargs)
-    if num_envs < 1:
+    if (num_envs := fit("num_envs", num_envs, int)) < 1:
         raise ValueError(f"num_envs must be at least 1, got {num_envs}")
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}: use {', '.join(BACKENDS)}")

@@ -9,10 +9,12 @@ import gymnasium
 from gymnasium.spaces import Dict, Space
 from gymnasium.wrappers import TimeLimit
 
+from headrace.core.setting_types import fit_fields
+
 
 @dataclass(frozen=True)
 class Wrapping:
-    """Settings for wrapping an environment. Raises ValueError for a value out of range."""
+    """Settings for wrapping an environment. Raises TypeError, ValueError for a wrong value."""
 
     frame_stack: int = 1  # observations stacked, the newest last
     time_limit: int | None = None  # steps after which an episode is truncated; None for the environment's own
@@ -22,6 +24,7 @@ class Wrapping:
     with_state: bool = False  # observations of several agents get the state() of the environment, where it has one
 
     def __post_init__(self) -> None:
+        fit_fields(self)
         if self.frame_stack < 1:
             raise ValueError(f"frame_stack must be 1 (off) or more, got {self.frame_stack}")
         if self.time_limit is not None and self.time_limit < 1:

@@ -10,6 +10,7 @@ import gymnasium
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from headrace.core.setting_types import fit
 from headrace.core.types import Settings
 from headrace.envs import sources
 from headrace.envs.construct import Wrappers, entry_of, factory, factory_elsewhere, make
@@ -69,6 +70,7 @@ def make_vec(
     entry = entry_of(source)
     if num_envs is None:
         num_envs = len(source) if isinstance(source, list | tuple) else 1
+    num_envs = fit("num_envs", num_envs, int)
     if output not in ("numpy", "torch"):
         raise ValueError(f"output must be 'numpy' or 'torch', got {output!r}")
     if sources.comes_as_vector(known.name, entry):
