@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from ctypes.util import find_library
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -194,7 +195,7 @@ def _in_dtype(space: Space, action: Any) -> Any:
 def _frame(env: gymnasium.Env | ParallelEnv, step: int, total: float, last: bool, totals: dict[str, float]) -> Frame:
     from PIL import Image, ImageDraw, ImageFont
 
-    pixels = env.render()
+    pixels = _rendered(env)
     if not isinstance(pixels, np.ndarray):
         spec = env.spec if isinstance(env, gymnasium.Env) else None
         name = spec.id if spec else type(env.unwrapped).__name__
@@ -238,6 +239,22 @@ WRITERS: dict[str, Callable[[Path, Sequence[Frame], float], None]] = {".gif": _w
 
 
 def _allow_headless() -> None:
-    """Let renderers that use SDL (pygame) work on a machine without a screen."""
+    """Let renderers that use SDL (pygame), and MuJoCo's, work on a machine without a screen."""
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        if find_library("EGL"):
+            os.environ.setdefault("MUJOCO_GL", "egl")
+
+
+def _rendered(env: gymnasium.Env | ParallelEnv) -> Any:
+    """Call render(). An error of OpenGL gets a note on what draws without a screen."""
+    try:
+        return env.render()
+    except Exception as error:
+        if any(word in str(error) for word in ("OpenGL", "EGL", "GLFW", "glGetError")):
+            given = os.environ.get("MUJOCO_GL", "not set")
+            error.add_note(
+                f"(MUJOCO_GL is {given}: without a screen MuJoCo draws with MUJOCO_GL=egl, for which a Debian or Ubuntu "
+                "machine needs the package libegl1, or with MUJOCO_GL=osmesa, which needs libosmesa6)"
+            )
+        raise

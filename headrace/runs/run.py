@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ fcntl: Any = import_module("fcntl") if os.name == "posix" else None  # Windows h
 LAST, BEST, COMMANDS = checkpoint.LAST, checkpoint.BEST, "command.txt"
 MOVED = {"headrace.policies.group_policy": "headrace.agent_groups.group_policy"}  # modules now of classes in old runs
 HOLDER = "writer.txt"  # the file that names the process that locked the folder last
+NEW = {COMMANDS, HOLDER, "config.toml", "monitor.csv", "metrics.jsonl"}  # files of a new run
 LEARNED = "wrapper_statistics"  # in manifests: see envs.gym.learned
 MOMENT = 0.05  # s
 
@@ -101,6 +103,12 @@ def new_folder(log_folder: str | Path, algorithm: str, env: str) -> Path:
                 return parent / f"{stem}_{number}"
             except FileExistsError:
                 number += 1
+
+
+def remove_unbegun(folder: Path) -> None:
+    """Remove the folder of a run that failed before its first step was recorded, unless it has more than a new run."""
+    if {path.name for path in folder.iterdir()} <= NEW:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def lock(folder: Path, holder: bool = True) -> TextIO:

@@ -23,7 +23,7 @@ from headrace.parallel.learners import RankLost
 from headrace.policies.base import Policy
 from headrace.policies.examination import called_by_training, modules_in, of_users
 from headrace.runs.recorder import Recorder, passed
-from headrace.runs.run import Run, new_folder
+from headrace.runs.run import Run, new_folder, remove_unbegun
 from headrace.runs.signals import raise_caught
 from headrace.training.iteration import IterationResult
 from headrace.training.resuming import closed_on_error, resumed
@@ -275,6 +275,8 @@ class Training:
         try:
             if error is not None:
                 self._stack.__exit__(kind, error, at)
+                if self._resume is None and not self.trainer.steps and isinstance(error, Exception):
+                    remove_unbegun(self._recorder.folder)
                 return
             with self._stack:
                 self._record()

@@ -83,8 +83,15 @@ def test_an_evaluation_leaves_out_numbers_that_an_episode_does_not_have():
 
 def test_what_cannot_be_logged_is_refused(tmp_path):
     options = OPTIONS | {"log_folder": str(tmp_path), "hidden": (4,)}
-    with pytest.raises(KeyError, match="log_info names goals, and the info of an episode's last step has 'is_success'"):
+    with pytest.raises(
+        ValueError, match="log_info names goals, and the info of an episode's last step has 'is_success'"
+    ):
         hr.train("ppo", Coin, log_info=("goals",), **options)
+    with pytest.raises(ValueError, match="; did you mean 'distance'"):
+        hr.train(
+            "ppo", Coin, log_info=("distence",), **options | {"log_folder": str(tmp_path / "new"), "num_steps": 20}
+        )
+    assert not [*tmp_path.glob("new/ppo/*")]  # not a step was recorded
     with pytest.raises(ValueError, match=r"log_info=.* is for Gymnasium environments .* and not for CartPole-v1"):
         hr.train("ppo", "CartPole-v1", log_info=("is_success",), **options)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from headrace.core.terminal import tell
-from headrace.core.text import shown
+from headrace.core.text import did_you_mean, shown
 from headrace.data.flat_action import FlatAction, FlatBox
 from headrace.data.flat_dict import FlatDict
 from headrace.data.rollout import Value
@@ -142,7 +142,7 @@ class EndNumbers:
         self._episodes = 0
 
     def of(self, info: Mapping[str, Any], names: Iterable[str]) -> list[float]:
-        """The numbers of an episode. Raises TypeError for a value that is not a number, and KeyError for a name that
+        """The numbers of an episode. Raises TypeError for a value that is not a number, and ValueError for a name that
         none of the first MISSES episodes had. is_success may appear later, as in a task that is not solved yet, so for
         it only a line is printed."""
         self._episodes += 1
@@ -153,7 +153,7 @@ class EndNumbers:
             has = ", ".join(map(repr, info)) or "nothing"
             text = f"log_info names {', '.join(missing)}, and the info of an episode's last step has {has}"
             if missing != [SUCCESS]:
-                raise KeyError(text)
+                raise ValueError(text + did_you_mean(missing[0], info))
             if not self.quiet:
                 tell(f"{text}: there is no success_rate until one has it, and episodes without it do not count")
         return [as_number(given[name], f"info[{name!r}]") if name in given else math.nan for name in names]

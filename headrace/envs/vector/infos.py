@@ -30,10 +30,10 @@ class EndingInfos:
     def keep(self, infos: Mapping[str, Any] | None, ended: Tensor, envs: Tensor) -> None:
         """Keep the numbers of environments [k] whose episode ended, bool [k]. infos: of the step of these environments.
 
-        Raises KeyError for a name that an info lacks or infos that are None, TypeError for what is no number.
+        Raises ValueError for a name that infos lack or infos that are None, TypeError for what is no number.
         """
         if infos is None:
-            raise KeyError(
+            raise ValueError(
                 f"log_info names {', '.join(self._last)}, and these environments give no infos: leave it out"
             )
         if not ended.any():

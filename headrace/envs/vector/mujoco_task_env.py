@@ -16,6 +16,7 @@ import torch
 from gymnasium.spaces import Box
 
 from headrace.core.packages import require
+from headrace.core.text import did_you_mean
 from headrace.core.types import Settings, StateDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
@@ -31,6 +32,16 @@ from headrace.kernels.targets.params import pack_params
 SETTABLE = ("qpos", "qvel", "act", "ctrl", "mocap_pos", "mocap_quat", "userdata")  # fields that reset() may set
 Task: TypeAlias = Any  # a subclass of MujocoTask
 CHANGE, UNSTABLE = "_change", "unstable"  # behind a field's name; and a field of ours, 1 where MuJoCo has reset
+
+
+class _Values(SimpleNamespace):
+    """An environment's parameters, for configure()."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        known = ", ".join(vars(self)) or "nothing"
+        raise ValueError(f"configure() reads p.{name}, and Params has {known}{did_you_mean(name, vars(self))}")
 
 
 class MujocoTaskEnv(Env):
@@ -86,7 +97,7 @@ class MujocoTaskEnv(Env):
         import mujoco
 
         model = copy.copy(self._model)
-        configure(model, SimpleNamespace(**{name: value[i].item() for name, value in values.items()}))
+        configure(model, _Values(**{name: value[i].item() for name, value in values.items()}))
         with SILENCE:
             mujoco.mj_setConst(model, mujoco.MjData(model))
         return model

@@ -291,5 +291,5 @@ def test_infos_of_endings_are_in_the_masked_rows_after_them(pools, apart):
     unknown = Rollout(24, 5, env.columns() | {"info": {"score": Column()}})
     unknown.action.zero_()
     env.reset(unknown, 7)
-    with pytest.raises(KeyError, match="log_info names score, and the info of an episode's last step has 'env_id'"):
+    with pytest.raises(ValueError, match="log_info names score, and the info of an episode's last step has 'env_id'"):
         (each_at_its_own_pace if apart else together)(env, unknown)

@@ -257,3 +257,12 @@ def test_a_check_knows_the_time_limit_and_does_not_time_compiling():
     for cost in report.costs:
         if cost.backend in ("inline", "workers"):
             assert "comes as a vector of environments, and none is made alone" in cost.note
+
+
+def test_a_parameter_that_configure_misnames_is_told_with_those_there_are():
+    class Heavy(Ball):
+        def configure(model, p):
+            model.body("ball").mass = p.mas
+
+    with pytest.raises(ValueError, match=r"configure\(\) reads p.mas, and Params has mass, floor; did you mean 'mass'"):
+        hr.make(Heavy, 2)
