@@ -121,13 +121,19 @@ def play(
 
 def _drawable(env: Any, factory: Callable[[], Any]) -> Any:
     """Make an environment. Raises ValueError if it takes no render_mode."""
+    known = envs.spec(env)
+    if envs.comes_as_vector(env) and not hasattr(envs.entry_of(env), "entry_point"):
+        raise ValueError(
+            f"{known.name} comes as a vector of environments, of which there is no video: a MujocoTask is drawn by "
+            "mujoco.Renderer, as docs/robots.md shows; others need a Gymnasium environment that steps one alone"
+        )
     try:
         return factory()
     except TypeError as error:
         if envs.can_render(env):
             raise
         raise ValueError(
-            f"{envs.spec(env).name} cannot be drawn: it takes no render_mode='rgb_array' ({error}). Give its class "
+            f"{known.name} cannot be drawn: it takes no render_mode='rgb_array' ({error}). Give its class "
             'metadata = {"render_modes": ["rgb_array"]}, and a constructor that takes render_mode'
         ) from error
 
@@ -254,7 +260,7 @@ def _rendered(env: gymnasium.Env | ParallelEnv) -> Any:
         if any(word in str(error) for word in ("OpenGL", "EGL", "GLFW", "glGetError")):
             given = os.environ.get("MUJOCO_GL", "not set")
             error.add_note(
-                f"(MUJOCO_GL is {given}: without a screen MuJoCo draws with MUJOCO_GL=egl, for which a Debian or Ubuntu "
-                "machine needs the package libegl1, or with MUJOCO_GL=osmesa, which needs libosmesa6)"
+                f"(MUJOCO_GL is {given}: without a screen MuJoCo draws with MUJOCO_GL=egl, which needs the package "
+                "libegl1, or with MUJOCO_GL=osmesa, which needs libosmesa6)"
             )
         raise

@@ -11,6 +11,7 @@ from PIL import Image
 
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.data.spaces import Box, Dict, Discrete, Space
+from headrace.evaluation import video
 from headrace.evaluation.video import CAPTION, play
 from headrace.policies.base import Policy
 from headrace.training.trainer import Trainer
@@ -124,10 +125,38 @@ def test_an_endless_episode_is_cut_off(tmp_path):
 
 def test_the_reference_is_recorded_by_its_own_renderer_without_a_screen(tmp_path, monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.setenv("MUJOCO_GL", "egl")  # put back afterwards
     video = play(AlwaysLeft(), "CartPole-v1", tmp_path / "cart.gif", deterministic=False)
     assert video.returns[0] == video.lengths[0] > 5
     with Image.open(video.path) as image:
         assert image.size == (600, 400 + CAPTION)
+
+
+class NoScreen(gymnasium.Env):
+    """An environment whose renderer finds no screen."""
+
+    observation_space, action_space, render_mode = Box(-1, 1, (1,)), Discrete(2), "rgb_array"
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def render(self):
+        raise RuntimeError("an OpenGL platform library has not been loaded into this process")
+
+
+def test_mujoco_is_told_to_draw_without_a_screen_and_an_error_names_how(tmp_path, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(video, "find_library", {"EGL": "libEGL.so.1"}.get)
+    monkeypatch.setattr(video.sys, "platform", "linux")
+    video._allow_headless()
+    assert video.os.environ["MUJOCO_GL"] == "egl"
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    video._allow_headless()
+    assert video.os.environ["MUJOCO_GL"] == "glfw"  # as it was given
+    with pytest.raises(RuntimeError, match="OpenGL") as raised:
+        video._rendered(NoScreen())
+    assert raised.value.__notes__[0].startswith("(MUJOCO_GL is glfw: without a screen MuJoCo draws with MUJOCO_GL=egl")
 
 
 def test_an_environment_with_its_own_render_is_recorded(tmp_path):

@@ -98,3 +98,26 @@ def test_a_run_is_named_by_what_a_function_makes(source, name):
 def test_a_folder_has_the_name(tmp_path):
     run = hr.train("ppo", lambda: Maze(), time_limit=3, log_folder=str(tmp_path), **SMALL)
     assert run.path.name == "Maze_1"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"total_steps": "1000"}, r"total_steps must be int \| None, got '1000'"),
+        ({"num_envs": "8"}, "num_envs must be int, got '8'"),
+        ({"learning_rate": "0.1"}, "learning_rate must be float, got '0.1'"),
+    ],
+)
+def test_numbers_as_text_are_refused_by_their_names(options, message):
+    with pytest.raises(TypeError, match=message):
+        hr.train("ppo", "Blackjack-v1", **options)  # of which settings follow from others
+
+
+def test_making_refuses_numbers_as_text_too():
+    for make in (hr.make, hr.make_vec):
+        for source in ("CartPole-v1", "Blackjack-v1"):
+            with pytest.raises(TypeError, match="num_envs must be int, got '4'"):
+                make(source, "4")
+    for name, value in (("frame_stack", "2"), ("time_limit", "9"), ("reward_scale", "1")):
+        with pytest.raises(TypeError, match=f"{name} must be .*, got '{value}'"):
+            hr.make("Blackjack-v1", 2, **{name: value})

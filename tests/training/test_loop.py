@@ -164,29 +164,6 @@ def test_wrong_settings_are_errors_with_the_value(options, error, message):
         hr.train("ppo", Walk(), **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"total_steps": "1000"}, r"total_steps must be int \| None, got '1000'"),
-        ({"num_envs": "8"}, "num_envs must be int, got '8'"),
-        ({"learning_rate": "0.1"}, "learning_rate must be float, got '0.1'"),
-    ],
-)
-def test_numbers_as_text_are_refused_by_their_names(options, message):
-    with pytest.raises(TypeError, match=message):
-        hr.train("ppo", Walk, **options)  # a class, of which settings follow from others
-
-
-def test_making_refuses_numbers_as_text_too():
-    for make in (hr.make, hr.make_vec):
-        for source in ("CartPole-v1", Walk):
-            with pytest.raises(TypeError, match="num_envs must be int, got '4'"):
-                make(source, "4")
-    for name, value in (("frame_stack", "2"), ("time_limit", "9"), ("reward_scale", "1")):
-        with pytest.raises(TypeError, match=f"{name} must be .*, got '{value}'"):
-            hr.make(Walk, 2, **{name: value})
-
-
 def test_wrong_names_are_errors(tmp_path):
     with pytest.raises(ValueError, match="no algorithm 'pppo'; did you mean 'ppo'"):
         hr.train("pppo", "CartPole-v1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 import gymnasium
@@ -28,6 +29,11 @@ def single(
     """
     if not isinstance(cls, type):
         raise TypeError(f"single() takes a class, not {cls!r}: import it, as in `from my_env import MyEnv`")
+    if "num_envs" in inspect.signature(cls).parameters:
+        raise TypeError(
+            f"{cls.__name__} comes as a vector of environments, and single() is for a KernelEnv: "
+            f"make({cls.__name__}, 1) is a vector of one, stepped as docs/robots.md shows"
+        )
     if getattr(cls, "num_agents", 1) == 1:
         return Single(cls, params, render_mode, compiled)
     from headrace.envs.compiled.single_multi_agent import SingleAgents

@@ -81,6 +81,11 @@ class MujocoTaskEnv(Env):
         """Number of times that MuJoCo found a simulation unstable."""
         return self._simulations.unstable
 
+    @property
+    def simulations(self) -> list[tuple[Any, Any]]:
+        """MuJoCo's mjModel and mjData of each environment, to be read, as mujoco.Renderer does."""
+        return [*zip(self._simulations.models, self._simulations.datas, strict=True)]
+
     def _models(self, params: Settings) -> list[Any]:
         """The mjModels by parameters: one for all, or one for each. Raises ValueError for wrong parameters."""
         ir = self._target.ir

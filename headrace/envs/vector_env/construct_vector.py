@@ -74,7 +74,9 @@ def make_vec(
     if output not in ("numpy", "torch"):
         raise ValueError(f"output must be 'numpy' or 'torch', got {output!r}")
     if sources.comes_as_vector(known.name, entry):
-        raise ValueError(f"{known.name} comes as a vector of environments already: make it with gymnasium.make_vec()")
+        by_id = isinstance(entry, gymnasium.envs.registration.EnvSpec)
+        how = "gymnasium.make_vec()" if by_id else "make(), and step it as docs/robots.md shows"
+        raise ValueError(f"{known.name} comes as a vector of environments already: make it with {how}")
     if sources.is_kernel(entry) and backend != "inline" and workers is None:
         options: Settings = {
             "env_kwargs": kwargs,

@@ -14,6 +14,7 @@ import headrace as hr
 from headrace import Box, MujocoTask
 from headrace.checks.environment import check
 from headrace.core.user_names import import_user_module
+from headrace.evaluation.video import play
 from headrace.kernels.language.ops import f32, uniform
 
 mujoco = pytest.importorskip("mujoco")
@@ -266,3 +267,21 @@ def test_a_parameter_that_configure_misnames_is_told_with_those_there_are():
 
     with pytest.raises(ValueError, match=r"configure\(\) reads p.mas, and Params has mass, floor; did you mean 'mass'"):
         hr.make(Heavy, 2)
+
+
+def test_what_makes_one_alone_says_what_does_work(tmp_path):
+    with pytest.raises(TypeError, match=r"single\(\) is for a KernelEnv: make\(Ball, 1\) is a vector of one"):
+        hr.single(Ball)
+    with pytest.raises(ValueError, match=r"already: make it with make\(\), and step it as docs/robots.md shows"):
+        hr.make_vec(Ball, 4)
+    policy = hr.Trainer("ppo", Ball, num_envs=2, hidden=(4,)).policy
+    with pytest.raises(ValueError, match=r"a MujocoTask is drawn by mujoco\.Renderer, as docs"):
+        play(policy, Ball, tmp_path / "ball.gif")
+
+
+def test_simulations_are_those_that_are_stepped():
+    env = hr.make(Ball, 2)
+    rollout = played(env, 3)
+    for i, (model, data) in enumerate(env.simulations):
+        assert model.nq == 2 and data.time == pytest.approx(3 * 3 * 0.01)
+        assert rollout.observation[3, i, 0] == pytest.approx(data.qpos[0])
