@@ -43,6 +43,7 @@ class Env(Protocol):
     observation_space: Space  # of one agent; a Dict by group if spaces are nested
     action_space: Space  # likewise
     max_steps: int | None = None  # steps until an episode is truncated; None for never or unknown
+    truncates_only: bool = False  # whether it is known that nothing but max_steps ends an episode
     agents: tuple[str, ...] = ("agent_0",)  # in one copy of the environment, in the order of their columns
     groups: Mapping[str, tuple[str, ...]] = MappingProxyType({"all": ("agent_0",)})  # agents that share a policy
     nested: bool = False  # whether spaces differ between groups; observation and action then have a member for each

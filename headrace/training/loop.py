@@ -180,6 +180,8 @@ class Training:
         self._record_by(recorder)
         if trainer.plan.derived:
             recorder.progress.say(scaling_message(trainer.config, trainer.plan.derived))
+        if line := _no_episode(trainer):
+            recorder.progress.say(line)
         plan = trainer.plan
         if plan.registered and (plan.tuned or plan.assumed or plan.published or plan.facts):
             how = plan.assumed, plan.published, plan.facts
@@ -371,3 +373,20 @@ def _as_json(state: Json) -> str:
         except (TypeError, ValueError) as error:
             raise TypeError(f"state[{name!r}] is {value!r}, which a checkpoint cannot hold: {error}") from error
     return json.dumps(state)
+
+
+def _no_episode(trainer: Trainer) -> str:
+    """A line for a training that ends before any episode can; empty for others, and where that is unknown."""
+    env, total, most = trainer.env, trainer.config.total_steps, trainer.env.max_steps
+    if (
+        not env.truncates_only
+        or most is None
+        or trainer.config.stagger
+        or total is None
+        or total >= most * env.num_envs
+    ):
+        return ""
+    return (
+        f"no episode ends, and there is no return, before step {most * env.num_envs:,}: {most:,} in each of "
+        f"{env.num_envs:,} environments; total_steps is {total:,}"
+    )

@@ -52,7 +52,9 @@ class MujocoTask:
         """
         from headrace.envs.vector.mujoco_task_env import MujocoTaskEnv
 
-        return MujocoTaskEnv(cls, num_envs, params or {}, num_threads)
+        env = MujocoTaskEnv(cls, num_envs, params or {}, num_threads)
+        env.truncates_only = cls.ended is MujocoTask.ended
+        return env
 
     def reset(s: Any, p: Any, key: Any) -> Any:
         return s

@@ -285,3 +285,16 @@ def test_simulations_are_those_that_are_stepped():
     for i, (model, data) in enumerate(env.simulations):
         assert model.nq == 2 and data.time == pytest.approx(3 * 3 * 0.01)
         assert rollout.observation[3, i, 0] == pytest.approx(data.qpos[0])
+
+
+def test_a_training_that_ends_before_any_episode_can_says_so(tmp_path, capsys):
+    class Flying(Ball):
+        max_steps, ended = 100, MujocoTask.ended
+
+    options = {"num_envs": 16, "num_steps": 8, "hidden": (4,), "scale": False, "log_folder": str(tmp_path)}
+    line = "before step 1,600: 100 in each of 16 environments; total_steps is 256"
+    for task, said in ((Flying, True), (Ball, False)):
+        hr.train("ppo", task, total_steps=256, progress="plain", **options)
+        assert (line in capsys.readouterr().out) == said
+    hr.train("ppo", Flying, total_steps=1_600, progress="plain", **options)
+    assert "no episode ends" not in capsys.readouterr().out
