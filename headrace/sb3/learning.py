@@ -26,28 +26,36 @@ TRAIN = (  # metrics that are recorded, under Stable-Baselines3's names
 
 class LearnLimits(Limits):
     """Ends a training after `more` further steps. num_timesteps: the model's count of steps so far. It begins again
-    with each learn(), unless reset_num_timesteps is False; the trainer's own count never does."""
+    with each learn(), unless reset_num_timesteps is False; the trainer's own count never does.
 
-    def __init__(self, trainer: Trainer, num_timesteps: int, more: int) -> None:
+    The end and the schedules go by rows of rollouts, resets included: Stable-Baselines3 has no rows that only reset,
+    and `k` rollouts there are `k` here. Raises TypeError for text.
+    """
+
+    def __init__(self, trainer: Trainer, num_timesteps: int, more: float) -> None:
         super().__init__(trainer.config)
+        if isinstance(more, str):
+            raise TypeError(f"total_timesteps must be a number of steps, got the text {more!r}")
+        self._trainer, self._taken, self._before = trainer, trainer.collector.steps, num_timesteps
         self._difference = trainer.steps - num_timesteps
-        self.total = num_timesteps + more
+        self.total = num_timesteps + int(more)
 
     def counted(self, steps: int) -> int:
         """The model's count of steps for a count of the trainer's."""
         return steps - self._difference
 
-    def remaining(self, num_timesteps: int) -> float:
-        """The fraction of the training that remains, for schedules: 1 .. 0."""
-        return 1.0 - num_timesteps / self.total
+    def remaining(self) -> float:
+        """The fraction of the training that remains, for schedules: 1 .. 0, and below after the last rollout."""
+        rows = self._trainer.collector.steps - self._taken
+        return 1.0 - (self._before + rows * self._trainer.env.num_envs) / max(self.total, 1)
 
     def progress(self, steps: int, episodes: int, seconds: float) -> float:
         """Fraction of the training done, 0 .. 1."""
-        return min(self.counted(steps) / self.total, 1.0)
+        return min(1.0 - self.remaining(), 1.0)
 
     def reached(self, steps: int, episodes: Episodes, seconds: float) -> str:
         """The name of the limit if it is reached."""
-        return "total_steps" if self.counted(steps) >= self.total else ""
+        return "total_steps" if self.remaining() <= 0 or self.total <= 0 else ""
 
 
 class Learning:
@@ -76,7 +84,7 @@ class Learning:
         if self.callbacks.all:
             collector.collect = partial(self._collect, collector.collect)
         try:
-            while self.model.num_timesteps < self.limits.total and self._iterate():
+            while not self.trainer.reason_to_stop() and self._iterate():
                 if progress_bar:
                     steps = f"\r{self.model.num_timesteps:,} of {self.limits.total:,} steps"
                     print(steps, end="", file=sys.stderr)
@@ -90,7 +98,7 @@ class Learning:
     def _iterate(self) -> bool:
         """Collect a rollout and update. Returns whether to go on."""
         model, trainer = self.model, self.trainer
-        model._apply_schedules(self.limits.remaining(model.num_timesteps))
+        model._apply_schedules(self.limits.remaining())
         model._follow_objects()
         self.callbacks.rollout_start()
         self._seen, self._before = False, model.num_timesteps
@@ -103,6 +111,7 @@ class Learning:
         except Stopped:
             return False
         model.num_timesteps = self.limits.counted(trainer.steps)
+        model._current_progress_remaining = self.limits.remaining()
         model.ep_success_buffer.extend(successes(trainer.env))
         self._iterations += 1
         named = {f"train/{name}": float(result.metrics[name]) for name in TRAIN & result.metrics.keys()}
@@ -128,7 +137,7 @@ class Learning:
         counts, steps = [], self._before
         for stepped in rollout.valid[: rollout.num_steps].sum(1).tolist():
             steps += stepped
-            counts += [steps] if stepped else []
+            counts.append(steps)  # a row that only resets is a call, so that a frequency of n_steps is reached
         if not self.callbacks.rollout_end(counts):
             raise Stopped
 

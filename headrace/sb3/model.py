@@ -230,7 +230,7 @@ class Model:
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> Self:
-        """Train for total_timesteps steps of all environments together, rounded up to whole rollouts.
+        """Train for total_timesteps steps of all environments, rows that reset included, rounded up to whole rollouts.
 
         callback: see callback_calls.Callbacks. log_interval: rollouts between two tables, by default 1; for algorithms
         with a replay buffer episodes, by default 4. reset_num_timesteps: False continues the count of steps, and the
@@ -244,10 +244,10 @@ class Model:
             self.num_timesteps = self.episodes = 0
             self.ep_info_buffer.clear()
             self.ep_success_buffer.clear()
-        limits = LearnLimits(trainer, self.num_timesteps, int(total_timesteps))
+        limits = LearnLimits(trainer, self.num_timesteps, total_timesteps)
         trainer.limits = limits
         self._total_timesteps = limits.total
-        explore_from(self.algorithm, 1.0 - limits.remaining(self.num_timesteps))
+        explore_from(self.algorithm, limits.progress(0, 0, 0.0))
         self.start_time, self._steps_at_start = time.time_ns(), self.num_timesteps
         self._renew_logger(tb_log_name or type(self).__name__, not reset_num_timesteps)
         callbacks = Callbacks(callback, self)
