@@ -114,13 +114,14 @@ class Learning:
         model._current_progress_remaining = self.limits.remaining()
         model.ep_success_buffer.extend(successes(trainer.env))
         self._iterations += 1
-        named = {f"train/{name}": float(result.metrics[name]) for name in TRAIN & result.metrics.keys()}
-        for name, value in (sb3_scalars(trainer.algorithm) | named).items():
-            model.logger.record(name, int(value) if name == "train/n_updates" else value)
         count = self._iterations if model.algorithm_name in ON_POLICY else self._episodes
         if count >= self._logged + self.log_interval:
             self._logged = count
             model.dump_logs(count)
+        # after the table of this rollout, as there: callbacks and the next table see the last update's values
+        named = {f"train/{name}": float(result.metrics[name]) for name in TRAIN & result.metrics.keys()}
+        for name, value in (sb3_scalars(trainer.algorithm) | named).items():
+            model.logger.record(name, int(value) if name == "train/n_updates" else value)
         return True
 
     def _collect(self, collect: Callable[[], Rollout]) -> Rollout:
@@ -152,7 +153,7 @@ class Learning:
     def _call_each_step(self) -> None:
         """Arrange for callbacks to be called after each step of the environments, and report the cost."""
         model, trainer, callbacks = self.model, self.trainer, self.callbacks
-        print(COST.format(names=callbacks.names, num_envs=model.n_envs), file=sys.stderr)
+        print(COST.format(names=callbacks.names, num_envs=model.n_envs, s="s"[: model.n_envs - 1]), file=sys.stderr)
         env = self._collector.env
         steps = Steps(env, begins=env.backend == "inline" or not trainer.steps)
 
