@@ -32,7 +32,7 @@ from headrace.sb3.extractors import extracted
 from headrace.sb3.learning import Learning, LearnLimits, stepping
 from headrace.sb3.logger import Logger, new_folder
 from headrace.sb3.members import INSTEAD, member, missing
-from headrace.sb3.parameters import explore_from, without_replay
+from headrace.sb3.parameters import explore_from, present, without_replay
 from headrace.sb3.replay_buffer import put
 from headrace.sb3.schedules import Constant
 from headrace.sb3.steps import SteppedEnv
@@ -40,7 +40,6 @@ from headrace.sb3.translation import (
     ON_POLICY,
     ArgumentError,
     Translation,
-    present,
     train_settings,
     trained_as,
     translate,

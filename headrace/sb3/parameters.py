@@ -30,6 +30,14 @@ def explore_from(algorithm: Algorithm, progress: float) -> None:
         algorithm.explore()
 
 
+def present(device: Any) -> Any:
+    """The device, or the CPU if there is no such GPU, as in Stable-Baselines3. A line says so."""
+    if str(device).startswith("cuda") and not torch.cuda.is_available():
+        print(f"device {device} is not there: the CPU is used", file=sys.stderr)
+        return "cpu"
+    return device
+
+
 def optimizers(algorithm: Any) -> list[Adam]:
     """The optimizers of an algorithm."""
     return [*algorithm.optimizers.values()] if hasattr(algorithm, "optimizers") else [algorithm.optimizer]

@@ -187,7 +187,7 @@ def test_a_file_has_arguments_networks_and_optimizers(tmp_path, capsys):
     with pytest.raises(ValueError, match=r"model of PPO, not A2C: use PPO.load\(\)"):
         A2C.load(tmp_path / "folder" / "model")
     (tmp_path / "other.zip").write_text("no zip")
-    with pytest.raises(ValueError, match="is no zip file"):
+    with pytest.raises(ValueError, match="holds no model, the file wasn't a zip-file; give"):
         PPO.load(tmp_path / "other")
     with pytest.raises(ValueError, match=r"expected policy, policy.optimizer, got policy;"):
         again.set_parameters({"policy": {}})
