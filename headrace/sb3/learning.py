@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from headrace.algorithms.on_policy import OnPolicy
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Rollout, each_column
 from headrace.runs.sb3_scalars import sb3_scalars
@@ -28,8 +29,8 @@ class LearnLimits(Limits):
     """Ends a training after `more` further steps. num_timesteps: the model's count of steps so far. It begins again
     with each learn(), unless reset_num_timesteps is False; the trainer's own count never does.
 
-    The end and the schedules go by rows of rollouts, resets included: Stable-Baselines3 has no rows that only reset,
-    and `k` rollouts there are `k` here. Raises TypeError for text.
+    With algorithms that learn from rollouts, the end and the schedules go by rows, resets included: Stable-Baselines3
+    has no rows that only reset, and `k` rollouts there are `k` here. Others take all steps. Raises TypeError for text.
     """
 
     def __init__(self, trainer: Trainer, num_timesteps: int, more: float) -> None:
@@ -37,6 +38,7 @@ class LearnLimits(Limits):
         if isinstance(more, str):
             raise TypeError(f"total_timesteps must be a number of steps, got the text {more!r}")
         self._trainer, self._taken, self._before = trainer, trainer.collector.steps, num_timesteps
+        self.by_rows = isinstance(trainer.algorithm, OnPolicy)
         self._difference = trainer.steps - num_timesteps
         self.total = num_timesteps + int(more)
 
@@ -47,7 +49,8 @@ class LearnLimits(Limits):
     def remaining(self) -> float:
         """The fraction of the training that remains, for schedules: 1 .. 0, and below after the last rollout."""
         rows = self._trainer.collector.steps - self._taken
-        return 1.0 - (self._before + rows * self._trainer.env.num_envs) / max(self.total, 1)
+        done = self._before + rows * self._trainer.env.num_envs if self.by_rows else self.counted(self._trainer.steps)
+        return 1.0 - done / max(self.total, 1)
 
     def progress(self, steps: int, episodes: int, seconds: float) -> float:
         """Fraction of the training done, 0 .. 1."""
@@ -138,7 +141,8 @@ class Learning:
         counts, steps = [], self._before
         for stepped in rollout.valid[: rollout.num_steps].sum(1).tolist():
             steps += stepped
-            counts.append(steps)  # a row that only resets is a call, so that a frequency of n_steps is reached
+            if stepped or self.limits.by_rows:  # a row that only resets is a call, so that all n_steps are
+                counts.append(steps)
         if not self.callbacks.rollout_end(counts):
             raise Stopped
 

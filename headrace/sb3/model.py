@@ -229,7 +229,7 @@ class Model:
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> Self:
-        """Train for total_timesteps steps of all environments, rows that reset included, rounded up to whole rollouts.
+        """Train for total_timesteps steps of all environments, rounded up to whole rollouts: see LearnLimits.
 
         callback: see callback_calls.Callbacks. log_interval: rollouts between two tables, by default 1; for algorithms
         with a replay buffer episodes, by default 4. reset_num_timesteps: False continues the count of steps, and the
