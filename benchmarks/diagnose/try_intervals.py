@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.common import Neighbours, Row, finish, last_rows, parser, table
+from headrace.core.cores import leave_threads_alone
 from headrace.diagnose.record import trials
 from headrace.diagnose.record.command import resolve
 
@@ -49,6 +50,7 @@ def main() -> None:
     flags.add_argument("--seconds", type=float, default=SECONDS, help="of training in a run")
     flags.add_argument("--report", action="store_true", help="print what was measured, and measure nothing")
     options = flags.parse_args()
+    leave_threads_alone()  # scripts wait as they do without this program
     done = last_rows(options.results / "tries.jsonl", "script")
     if options.report:
         report([done[name] for name in SCRIPTS if name in done])

@@ -33,6 +33,7 @@ from pathlib import Path
 from benchmarks.common import Neighbours, Row, finish, parser, read_rows, table
 from benchmarks.diagnose import verdicts_rates
 from benchmarks.diagnose.verdicts_scripts import FOLDER, HALVES, SETS, kinds_of, scripts
+from headrace.core.cores import leave_threads_alone
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.record import run_script
 from headrace.diagnose.verdict import round_trip
@@ -91,6 +92,7 @@ def main() -> None:
     flags.add_argument("--verdicts", action="store_true", help="the verdicts, too, before what else is measured")
     flags.add_argument("--until", type=_moment, metavar="HH:MM", help="begin no script that would end after that time")
     options = flags.parse_args()
+    leave_threads_alone()  # scripts wait as they do without this program
     if options.quick:
         options.only = ["cleanrl_reinforce"]
     others = [name for name in ("gains", "ablations", "overhead") if getattr(options, name)]

@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from headrace.cli import pairs
+from headrace.core.cores import leave_threads_alone
 from headrace.diagnose.profile.profile import PROFILE, Ending, Profile, Role
 from headrace.diagnose.record import attach, run_script, trials
 from headrace.diagnose.record.command import resolve, title
@@ -61,6 +62,7 @@ class Diagnose:
 
 def main(arguments: list[str]) -> None:
     """Run the script, print the report, and write its files. Raises SystemExit with the exit code, if it is not 0."""
+    leave_threads_alone()
     flags, script = split(arguments)
     options = pairs.cli(Diagnose, "diagnose", DESCRIPTION, args=[*flags, "--", *script])
     _check(options)

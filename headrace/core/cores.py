@@ -82,6 +82,13 @@ def let_threads_sleep() -> None:
             os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
+def leave_threads_alone() -> None:
+    """Take let_threads_sleep() back for processes that are started from now on, which run a user's program as it is."""
+    if any(_passive):
+        _passive[:] = [False]
+        del os.environ["OMP_WAIT_POLICY"]
+
+
 def set_by_user() -> bool:
     """Tell whether the user has set one of SETTINGS in the environment of this process."""
     return not any(_passive) and any(name in os.environ for name in SETTINGS)

@@ -10,9 +10,19 @@ from typing import Any
 FREQUENCIES = {"EvalCallback": "eval_freq", "CheckpointCallback": "save_freq"}
 PROGRESS_BAR = "ProgressBarCallback"  # its _on_step() counts the steps of one call
 COST = (
-    "{names}: _on_step() is called after each step of {num_envs} environments, which are then stepped by one call each "
-    "from Python, instead of one for a rollout; use _on_rollout_end() where that is often enough"
+    "{names}: _on_step() is called after each step of {num_envs} environment{s}, with one call each from Python, "
+    "instead of one for a rollout; use _on_rollout_end() where that is often enough"
 )
+
+
+class Locals(dict[str, Any]):
+    """The locals of callbacks, which say what is there where a name is missing."""
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(
+            f"locals have no {name!r}, but {', '.join(self)}: values of a step come with the first call of an "
+            "_on_step() that does more than return True"
+        )
 
 
 class Callbacks:
@@ -38,7 +48,7 @@ class Callbacks:
     def start(self, locals_: dict[str, Any]) -> None:
         """Call the callbacks at the beginning of training."""
         for callback in self.all:
-            callback.on_training_start(locals_, globals())
+            callback.on_training_start(Locals(locals_), globals())
 
     def rollout_start(self) -> None:
         """Call the callbacks at the beginning of a rollout."""

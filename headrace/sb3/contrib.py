@@ -196,6 +196,17 @@ class RecurrentPPO(Model):
     ) -> None:
         super().__init__(policy, env, locals())
 
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """Predict as other models do. Raises TypeError for a tuple of states, the form of sb3-contrib."""
+        if isinstance(state, tuple):
+            raise TypeError(
+                f"state is a tuple of {len(state)}, as in sb3-contrib, and here it is one array [N, "
+                f"{self.policy.state_width}]: give back the state that predict() returned, or None for a new episode"
+            )
+        return super().predict(observation, state, episode_start, deterministic)
+
 
 class QRDQN(EpsilonGreedy, Model):
     """DQN that learns quantiles of the return: headrace.QRDQN."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from headrace.algorithms.on_policy import OnPolicy
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Rollout, each_column
 from headrace.runs.sb3_scalars import sb3_scalars
@@ -26,28 +27,38 @@ TRAIN = (  # metrics that are recorded, under Stable-Baselines3's names
 
 class LearnLimits(Limits):
     """Ends a training after `more` further steps. num_timesteps: the model's count of steps so far. It begins again
-    with each learn(), unless reset_num_timesteps is False; the trainer's own count never does."""
+    with each learn(), unless reset_num_timesteps is False; the trainer's own count never does.
 
-    def __init__(self, trainer: Trainer, num_timesteps: int, more: int) -> None:
+    With algorithms that learn from rollouts, the end and the schedules go by rows, resets included: Stable-Baselines3
+    has no rows that only reset, and `k` rollouts there are `k` here. Others take all steps. Raises TypeError for text.
+    """
+
+    def __init__(self, trainer: Trainer, num_timesteps: int, more: float) -> None:
         super().__init__(trainer.config)
+        if isinstance(more, str):
+            raise TypeError(f"total_timesteps must be a number of steps, got the text {more!r}")
+        self._trainer, self._taken, self._before = trainer, trainer.collector.steps, num_timesteps
+        self.by_rows = isinstance(trainer.algorithm, OnPolicy)
         self._difference = trainer.steps - num_timesteps
-        self.total = num_timesteps + more
+        self.total = num_timesteps + int(more)
 
     def counted(self, steps: int) -> int:
         """The model's count of steps for a count of the trainer's."""
         return steps - self._difference
 
-    def remaining(self, num_timesteps: int) -> float:
-        """The fraction of the training that remains, for schedules: 1 .. 0."""
-        return 1.0 - num_timesteps / self.total
+    def remaining(self) -> float:
+        """The fraction of the training that remains, for schedules: 1 .. 0, and below after the last rollout."""
+        rows = self._trainer.collector.steps - self._taken
+        done = self._before + rows * self._trainer.env.num_envs if self.by_rows else self.counted(self._trainer.steps)
+        return 1.0 - done / max(self.total, 1)
 
     def progress(self, steps: int, episodes: int, seconds: float) -> float:
         """Fraction of the training done, 0 .. 1."""
-        return min(self.counted(steps) / self.total, 1.0)
+        return min(1.0 - self.remaining(), 1.0)
 
     def reached(self, steps: int, episodes: Episodes, seconds: float) -> str:
         """The name of the limit if it is reached."""
-        return "total_steps" if self.counted(steps) >= self.total else ""
+        return "total_steps" if self.remaining() <= 0 or self.total <= 0 else ""
 
 
 class Learning:
@@ -76,7 +87,7 @@ class Learning:
         if self.callbacks.all:
             collector.collect = partial(self._collect, collector.collect)
         try:
-            while self.model.num_timesteps < self.limits.total and self._iterate():
+            while not self.trainer.reason_to_stop() and self._iterate():
                 if progress_bar:
                     steps = f"\r{self.model.num_timesteps:,} of {self.limits.total:,} steps"
                     print(steps, end="", file=sys.stderr)
@@ -90,7 +101,7 @@ class Learning:
     def _iterate(self) -> bool:
         """Collect a rollout and update. Returns whether to go on."""
         model, trainer = self.model, self.trainer
-        model._apply_schedules(self.limits.remaining(model.num_timesteps))
+        model._apply_schedules(self.limits.remaining())
         model._follow_objects()
         self.callbacks.rollout_start()
         self._seen, self._before = False, model.num_timesteps
@@ -103,15 +114,17 @@ class Learning:
         except Stopped:
             return False
         model.num_timesteps = self.limits.counted(trainer.steps)
+        model._current_progress_remaining = self.limits.remaining()
         model.ep_success_buffer.extend(successes(trainer.env))
         self._iterations += 1
-        named = {f"train/{name}": float(result.metrics[name]) for name in TRAIN & result.metrics.keys()}
-        for name, value in (sb3_scalars(trainer.algorithm) | named).items():
-            model.logger.record(name, int(value) if name == "train/n_updates" else value)
         count = self._iterations if model.algorithm_name in ON_POLICY else self._episodes
         if count >= self._logged + self.log_interval:
             self._logged = count
             model.dump_logs(count)
+        # after the table of this rollout, as there: callbacks and the next table see the last update's values
+        named = {f"train/{name}": float(result.metrics[name]) for name in TRAIN & result.metrics.keys()}
+        for name, value in (sb3_scalars(trainer.algorithm) | named).items():
+            model.logger.record(name, int(value) if name == "train/n_updates" else value)
         return True
 
     def _collect(self, collect: Callable[[], Rollout]) -> Rollout:
@@ -128,7 +141,8 @@ class Learning:
         counts, steps = [], self._before
         for stepped in rollout.valid[: rollout.num_steps].sum(1).tolist():
             steps += stepped
-            counts += [steps] if stepped else []
+            if stepped or self.limits.by_rows:  # a row that only resets is a call, so that all n_steps are
+                counts.append(steps)
         if not self.callbacks.rollout_end(counts):
             raise Stopped
 
@@ -143,7 +157,7 @@ class Learning:
     def _call_each_step(self) -> None:
         """Arrange for callbacks to be called after each step of the environments, and report the cost."""
         model, trainer, callbacks = self.model, self.trainer, self.callbacks
-        print(COST.format(names=callbacks.names, num_envs=model.n_envs), file=sys.stderr)
+        print(COST.format(names=callbacks.names, num_envs=model.n_envs, s="s"[: model.n_envs - 1]), file=sys.stderr)
         env = self._collector.env
         steps = Steps(env, begins=env.backend == "inline" or not trainer.steps)
 

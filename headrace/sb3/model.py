@@ -32,7 +32,7 @@ from headrace.sb3.extractors import extracted
 from headrace.sb3.learning import Learning, LearnLimits, stepping
 from headrace.sb3.logger import Logger, new_folder
 from headrace.sb3.members import INSTEAD, member, missing
-from headrace.sb3.parameters import explore_from, without_replay
+from headrace.sb3.parameters import explore_from, present, without_replay
 from headrace.sb3.replay_buffer import put
 from headrace.sb3.schedules import Constant
 from headrace.sb3.steps import SteppedEnv
@@ -40,7 +40,6 @@ from headrace.sb3.translation import (
     ON_POLICY,
     ArgumentError,
     Translation,
-    present,
     train_settings,
     trained_as,
     translate,
@@ -230,7 +229,7 @@ class Model:
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> Self:
-        """Train for total_timesteps steps of all environments together, rounded up to whole rollouts.
+        """Train for total_timesteps steps of all environments, rounded up to whole rollouts: see LearnLimits.
 
         callback: see callback_calls.Callbacks. log_interval: rollouts between two tables, by default 1; for algorithms
         with a replay buffer episodes, by default 4. reset_num_timesteps: False continues the count of steps, and the
@@ -244,10 +243,10 @@ class Model:
             self.num_timesteps = self.episodes = 0
             self.ep_info_buffer.clear()
             self.ep_success_buffer.clear()
-        limits = LearnLimits(trainer, self.num_timesteps, int(total_timesteps))
+        limits = LearnLimits(trainer, self.num_timesteps, total_timesteps)
         trainer.limits = limits
         self._total_timesteps = limits.total
-        explore_from(self.algorithm, 1.0 - limits.remaining(self.num_timesteps))
+        explore_from(self.algorithm, limits.progress(0, 0, 0.0))
         self.start_time, self._steps_at_start = time.time_ns(), self.num_timesteps
         self._renew_logger(tb_log_name or type(self).__name__, not reset_num_timesteps)
         callbacks = Callbacks(callback, self)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.off_policy import OffPolicy
@@ -14,6 +16,11 @@ from headrace.core.types import Json
 
 EXPLORATION = {"exploration", "random"}  # buffers of a policy that belong to its training, see policies.base.Policy
 
+OPTIMIZERS = {  # of algorithms -> Stable-Baselines3's names
+    **{"policy": "policy.optimizer", "actor": "actor.optimizer", "critics": "critic.optimizer"},
+    "temperature": "ent_coef_optimizer",
+}
+
 
 def explore_from(algorithm: Algorithm, progress: float) -> None:
     """Set the exploration to that of a fraction of the training, 0 .. 1."""
@@ -21,6 +28,14 @@ def explore_from(algorithm: Algorithm, progress: float) -> None:
         if hasattr(algorithm, "progress"):  # of epsilon-greedy exploration
             algorithm.progress = progress
         algorithm.explore()
+
+
+def present(device: Any) -> Any:
+    """The device, or the CPU if there is no such GPU, as in Stable-Baselines3. A line says so."""
+    if str(device).startswith("cuda") and not torch.cuda.is_available():
+        print(f"device {device} is not there: the CPU is used", file=sys.stderr)
+        return "cpu"
+    return device
 
 
 def optimizers(algorithm: Any) -> list[Adam]:
@@ -67,31 +82,37 @@ def without_replay(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def get_parameters(algorithm: Algorithm) -> dict[str, dict[str, Any]]:
-    """Copies of the policy's tensors, and of the optimizers'."""
-    state = without_replay(algorithm)
-    policy = {name: tensor for name, tensor in state["policy"].items() if name not in EXPLORATION}
-    return {"policy": policy, "optimizer": state[_optimizers(state)]}
+    """Copies of the policy's tensors, and of the optimizers', under Stable-Baselines3's names."""
+    parts = _parts(algorithm, without_replay(algorithm))
+    return parts | {"policy": {name: x for name, x in parts["policy"].items() if name not in EXPLORATION}}
 
 
 def set_parameters(algorithm: Algorithm, given: Mapping[str, Mapping[str, Any]], exact_match: bool) -> None:
     """Load the tensors of get_parameters(). exact_match: False allows a part of them.
 
-    Raises ValueError for other parts than policy and optimizer and, with exact_match, for missing parts; RuntimeError,
-    as PyTorch's load_state_dict(), for missing tensors.
+    Raises ValueError for other parts than get_parameters() has and, with exact_match, for missing parts; RuntimeError,
+    as PyTorch's load_state_dict(), for missing and unknown tensors and other shapes. Nothing is loaded then.
     """
-    unknown = given.keys() - {"policy", "optimizer"}
-    if unknown or (exact_match and len(given) < 2):
-        raise ValueError(f"expected policy and optimizer, got {', '.join(given)}; exact_match=False takes a part")
     state = without_replay(algorithm)
-    names = {"policy": "policy", "optimizer": _optimizers(state)}
+    parts = _parts(algorithm, state)
+    if given.keys() - parts.keys() or (exact_match and given.keys() != parts.keys()):
+        names = ", ".join(parts), ", ".join(given)
+        raise ValueError(f"expected {names[0]}, got {names[1]}; exact_match=False takes a part")
     for part, tensors in given.items():
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in EXPLORATION}
-        missing = state[names[part]].keys() - tensors.keys() - EXPLORATION
+        own, tensors = parts[part], {name: x for name, x in tensors.items() if name not in EXPLORATION}
+        missing = own.keys() - tensors.keys() - EXPLORATION
         if missing and exact_match:
             raise RuntimeError(f"{part} lacks {', '.join(sorted(missing))}; exact_match=False takes a part")
-        state[names[part]] = {**state[names[part]], **tensors}
+        for name, tensor in tensors.items():
+            here, there = ([*torch.as_tensor(x[name]).shape] if name in x else "none" for x in (own, tensors))
+            if here != there:
+                raise RuntimeError(f"{part} has other tensors than this model: {name} is {there}, and {here} here")
+            own[name] = torch.as_tensor(tensor)
     algorithm.load_state_dict(state)
 
 
-def _optimizers(state: Mapping[str, Any]) -> str:
-    return "optimizer" if "optimizer" in state else "optimizers"
+def _parts(algorithm: Any, state: Json) -> dict[str, dict[str, Any]]:
+    """The policy's tensors and the optimizers' of a state, which they share, under Stable-Baselines3's names."""
+    own = state.get("optimizers") or {"policy": state["optimizer"]}
+    left_out = () if getattr(algorithm.config, "learn_temperature", True) else ("temperature",)
+    return {"policy": state["policy"], **{OPTIMIZERS[name]: x for name, x in own.items() if name not in left_out}}

@@ -10,13 +10,12 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from gymnasium.spaces import Box, Dict, MultiBinary, Space
 from torch import nn
 
 from headrace.algorithms.base import algorithm_classes
 from headrace.core.setting_types import SB3_NAMES
-from headrace.core.text import shown
+from headrace.core.text import did_you_mean, shown
 from headrace.core.types import Json
 from headrace.data.flat_dict import FlatDict
 from headrace.data.minibatches import count
@@ -67,6 +66,12 @@ HARMLESS = {  # values of policy_kwargs without effect
     **{"batch_norm": True, "batch_norm_momentum": 0.01, "batch_norm_eps": 0.001, "lstm_kwargs": None},
     **{"share_features_extractor": True, "features_extractor_kwargs": None},
 }
+KNOWN = (
+    "net_arch activation_fn ortho_init log_std_init use_expln optimizer_class optimizer_kwargs n_critics n_quantiles"
+)
+KNOWN += (
+    " renorm_warmup_steps lstm_hidden_size shared_lstm enable_critic_lstm features_extractor_class normalize_images"
+)
 CRITICS = {"sac": 2, "td3": 2, "ddpg": 1, "crossq": 2}  # number of critics, which n_critics must not change
 
 
@@ -289,9 +294,8 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", repr(policy))
     name = name.replace("LstmPolicy", "Policy") if algorithm == "recurrent_ppo" else name
     if name not in POLICIES and name not in POLICY_CLASSES:
-        raise ValueError(
-            f"policy must be {', '.join(POLICIES)}, got {name!r}; for your own network use headrace.Trainer"
-        )
+        instead = "RecurrentPPO takes it" if "Lstm" in name else "for your own network use headrace.Trainer"
+        raise ValueError(f"policy must be {', '.join(POLICIES)}, got {name!r}; {instead}")
     if isinstance(spaces[1], MultiBinary) and len(spaces[1].shape) > 1:
         raise ArgumentError(f"Multi-dimensional {spaces[1]} action space is not supported: flatten it by a wrapper")
     if isinstance(spaces[0], Dict) and name in ("MlpPolicy", "CnnPolicy"):
@@ -323,7 +327,10 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
     harmless = {"normalize_images": True, "use_sde": given.get("use_sde", False), **HARMLESS}
     for key, value in kwargs.items():
         if key not in harmless or value != harmless[key]:
-            raise ValueError(f"policy_kwargs has {key}={shown(value, 60)}, which has no counterpart: leave it out")
+            known = {*harmless, *KNOWN.split()}
+            hint = "" if key in known else did_you_mean(key, known)
+            text = f"{key}={shown(value, 60)}, which has no counterpart"
+            raise ValueError(f"policy_kwargs has {text}: leave it out{hint}")
     return settings
 
 
@@ -390,11 +397,3 @@ def _activation(function: Any) -> str:
     if name is None:
         raise ValueError(f"activation_fn={function!r} has no counterpart: use Tanh, ReLU, ELU, SiLU, GELU or LeakyReLU")
     return name
-
-
-def present(device: Any) -> Any:
-    """The device, or the CPU if there is no such GPU, as in Stable-Baselines3. A line says so."""
-    if str(device).startswith("cuda") and not torch.cuda.is_available():
-        print(f"device {device} is not there: the CPU is used", file=sys.stderr)
-        return "cpu"
-    return device

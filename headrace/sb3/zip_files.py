@@ -103,7 +103,8 @@ def _check_tensors(saved: Json, own: Json) -> None:
     """Raise ValueError if the tensors of a file are not those of the networks that its arguments describe."""
     known = any("encoder.extractor." in name for name in own)
     if not known and any("encoder.extractor." in name for name in saved):
-        raise ValueError("the file is of a features_extractor_class of its own: give load() policy_kwargs again")
+        form = "policy_kwargs=dict(features_extractor_class=...)"
+        raise ValueError(f"the file is of a features_extractor_class of its own: give load() {form} again")
     for name in [*own, *saved]:
         here, there = ([*x[name].shape] if name in x else "none" for x in (own, saved))
         if here != there:
@@ -201,7 +202,8 @@ def read(file: File) -> Saved:
             names = set(archive.namelist())
             members = {name: archive.read(name) for name in (ABOUT, STATE, *foreign_zip.MEMBERS) if name in names}
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{path} is no zip file, the file wasn't a zip-file: {error}") from error
+        why = "the file wasn't a zip-file" if "not a zip" in str(error) else f"the file is damaged: {error}"
+        raise ValueError(f"{path} holds no model, {why}; give one that save() wrote") from error
     try:
         if ABOUT in members:
             return _own(json.loads(members[ABOUT]), members[STATE])

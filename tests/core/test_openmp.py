@@ -28,3 +28,14 @@ def test_the_setting_is_made_before_torch_is_loaded_and_the_users_wins(program, 
     )
     assert done.stdout.strip() == str(policy)
     assert ("its 2 threads spin" in done.stderr) is said
+
+
+@pytest.mark.parametrize(("setting", "seen"), [({}, None), ({"OMP_WAIT_POLICY": "passive"}, "passive")])
+def test_a_script_that_is_diagnosed_has_the_threads_that_it_has_alone(setting, seen, tmp_path):
+    """Torch's threads in a script that does not import headrace spin as they do without a diagnosis."""
+    clean = {name: value for name, value in os.environ.items() if name not in cores.SETTINGS}
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\nprint('policy', os.environ.get('OMP_WAIT_POLICY'), 'headrace' in sys.modules)")
+    words = [sys.executable, "-m", "headrace", "diagnose", "--output", str(tmp_path / "out"), str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, env=clean | setting)
+    assert f"policy {seen} False" in done.stdout, done.stderr

@@ -137,7 +137,7 @@ def test_a_callback_ends_the_training():
     stopped.learn(1000, callback=lambda local, every: calls.append(len(local["rewards"])) or len(calls) < 3)
     assert calls == [2, 2, 2]
     stopped.learn(64)  # goes on without callbacks
-    assert stopped.num_timesteps >= 64
+    assert stopped.algorithm.iteration == 3 and 56 <= stopped.num_timesteps <= 64
 
 
 def test_evaluations_have_the_step_and_the_policy_at_which_they_are_due():

@@ -72,7 +72,7 @@ def test_files_that_cannot_be_used_are_refused(tmp_path):
         model.save(file)
     with open(tmp_path / "a", "wb") as file, pytest.raises(ValueError, match="not readable"):
         PPO.load(file)
-    with pytest.raises(ValueError, match="no zip file"):
+    with pytest.raises(ValueError, match="wasn't a zip-file"):
         PPO.load(io.BytesIO(b"text"))
     with pytest.raises(FileNotFoundError):
         PPO.load(tmp_path / "missing")

@@ -6,7 +6,9 @@ A remedy that saves s of T seconds gains T / (T - s). Its bound is the gain if e
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -97,11 +99,21 @@ def _data(facts: Facts) -> Remedy | None:
     if facts.share(Role.DATA) < 0.15:
         return None
     site, spent = facts.site(Role.DATA), facts.spent(Role.DATA)
-    why = f"{facts.percent(spent)} of the time goes into buffers, batches and conversions{at(site)}."
-    change = instead(site, snippet(facts, "allocate_once"))
-    return remedy(
-        facts, "Store the data in preallocated arrays", why, HALF_AN_HOUR, change, most=spent, saves=[Role.DATA]
-    )
+    title, code = "Store the data in preallocated arrays", "allocate_once"
+    what = "goes into buffers, batches and conversions"
+    if site is not None and _sums_up(site.text):
+        title, code = "Compute with whole arrays instead of a loop in Python", "whole_arrays"
+        what = "goes into data, most of it into arithmetic in a loop, one number at a time"
+    why, change = f"{facts.percent(spent)} of the time {what}{at(site)}.", instead(site, snippet(facts, code))
+    return remedy(facts, title, why, HALF_AN_HOUR, change, most=spent, saves=[Role.DATA])
+
+
+def _sums_up(text: str) -> bool:
+    """Tell whether a line adds a computed number to a variable: `v += float(x) ** 2 * k`, also within its own loop."""
+    with suppress(SyntaxError):
+        sums = (node for node in ast.walk(ast.parse(text.strip())) if isinstance(node, ast.AugAssign))
+        return any(isinstance(node.target, ast.Name) and isinstance(node.value, ast.BinOp) for node in sums)
+    return False
 
 
 def _waits(facts: Facts) -> Remedy | None:

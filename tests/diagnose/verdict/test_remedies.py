@@ -331,3 +331,21 @@ def test_changes_are_written_for_the_library_that_is_at_work():
     assert "torch.optim.Adam(" in named(remedies(Facts(made)), "fused").change
     made.machine.versions["stable_baselines3"] = "2.9.2"
     assert "policy_kwargs=" in named(remedies(Facts(made)), "fused").change
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("for k in range(12): v+=float(x)**2*0.01*k", "Compute with whole arrays instead of a loop in Python"),
+        ("total += weights[i] * row[i]", "Compute with whole arrays instead of a loop in Python"),
+        ("buffer = buffer[-20000:]", "Store the data in preallocated arrays"),
+        ("count += 1", "Store the data in preallocated arrays"),
+        ("rows[i] += x * y", "Store the data in preallocated arrays"),
+        ("def made(rows", "Store the data in preallocated arrays"),
+    ],
+)
+def test_numbers_that_a_loop_adds_up_are_computed_as_arrays(text, title):
+    made = profile(DATA=0.6, FORWARD=0.4)
+    made.training_thread.sites = [site(Role.DATA, 25.0, text)]
+    found = named(remedies(Facts(made)), title)
+    assert text in found.change and found.bound == pytest.approx(1 / 0.4, rel=0.05)
