@@ -27,11 +27,10 @@ from headrace.bindings.eligibility import why_not_adam
 from headrace.bindings.rng_returns_cpu import shares
 from headrace.core.fused import register
 from headrace.data.rollout import tree_map
-from headrace.kernels.rows.row_plan import ALONE, BY_WEIGHTS
+from headrace.kernels.rows.row_plan import BY_WEIGHTS, block_of_sequences
 from headrace.kernels.rows.targets.cpu_program import CpuProgram
 from headrace.policies.base import Policy
 
-SEQUENCES = 8  # of a minibatch at most, for which blocks of one row take less time: with 16, both take the same
 LOSSES = 64  # largest number of losses whose programs are kept
 SHARE = "of_a_row"  # weight of a valid row, 1 / number of them
 _learners: Bound[LossLearner] = Bound()
@@ -41,7 +40,7 @@ _gradients: Bound[GradientCall] = Bound()
 def compiled(loss: Loss, unit: int, size: int) -> CompiledLoss:
     """Make the function that is compiled for a loss of minibatches of so many rows, in sequences of `unit` rows.
     Besides the loss's arguments it takes the weight of a valid row."""
-    return _compiled(loss, unit, size <= BY_WEIGHTS, ALONE if unit > 1 and size // unit <= SEQUENCES else 0)
+    return _compiled(loss, unit, size <= BY_WEIGHTS, block_of_sequences(size, unit))
 
 
 @lru_cache(LOSSES)

@@ -26,6 +26,7 @@ from headrace.core.fused import register
 from headrace.core.looking import looked_once
 from headrace.data.replay import Batch
 from headrace.data.rollout import tree_map
+from headrace.kernels.rows.row_plan import block_of_sequences
 from headrace.kernels.rows.targets.cpu_program import CpuProgram
 
 if TYPE_CHECKING:
@@ -38,15 +39,15 @@ MOST = 2  # optimizers of a loss, and target networks' buffers
 class CompiledObjective(CompiledLoss):
     """A loss with the gradients of the parameters that its optimizers learn."""
 
-    def __init__(self, objective: Objective, unit: int) -> None:
-        super().__init__(_of_sequences(objective.loss, unit))
+    def __init__(self, objective: Objective, unit: int, block: int) -> None:
+        super().__init__(_of_sequences(objective.loss, unit), block=block)
         self._optimizers = [ref(optimizer) for optimizer in objective.optimizers]
         self._columns: WeakKeyDictionary[Program, Rows] = WeakKeyDictionary()
 
     def _conditions(self, arguments: tuple[Any, ...], tries: Tries) -> Conditions:
         optimizers = [optimizer for found in self._optimizers if (optimizer := found()) is not None]
         learns = frozenset(id(parameter) for optimizer in optimizers for parameter in optimizer.parameters)
-        return Conditions(self.plain, arguments, tries, learns=learns)
+        return Conditions(self.plain, arguments, tries, learns=learns, block=self.block)
 
     def columns(self, program: Program, values: Sequence[Tensor]) -> Rows:
         """Memory for the columns that the loss gives to later losses, with the numbers of the first minibatch for which
@@ -79,12 +80,13 @@ def _of_sequences(loss: OffPolicyLoss, unit: int) -> OffPolicyLoss:
     return of_sequences
 
 
-def _of(objective: Objective, unit: int) -> CompiledObjective:
+def _of(objective: Objective, unit: int, config: Any) -> CompiledObjective:
     """Make the function that is compiled for the objective's loss, of sequences of so many rows."""
     known = _compiled.setdefault(objective.optimizers[0], {})
-    key = objective.loss, unit, *map(id, objective.optimizers)
+    block = block_of_sequences(config.batch_size, unit)
+    key = objective.loss, unit, block, *map(id, objective.optimizers)
     if key not in known:
-        known[key] = CompiledObjective(objective, unit)
+        known[key] = CompiledObjective(objective, unit, block)
     return known[key]
 
 
@@ -107,7 +109,7 @@ def programs_of(
     columns: list[Rows] = []
     with looked_once():
         for objective in objectives:
-            compiled = _of(objective, networks.policy.sequence_length)
+            compiled = _of(objective, networks.policy.sequence_length, config)
             arguments = networks, rows, config
             program = compiled.find(arguments, reduce=reduce)
             if isinstance(program, str):

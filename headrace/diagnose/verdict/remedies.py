@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from headrace.core.source_text import parse
 from headrace.diagnose.profile.formatting import at
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict import env_remedies, network_remedies, waiting
@@ -111,7 +112,7 @@ def _data(facts: Facts) -> Remedy | None:
 def _sums_up(text: str) -> bool:
     """Tell whether a line adds a computed number to a variable: `v += float(x) ** 2 * k`, also within its own loop."""
     with suppress(SyntaxError):
-        sums = (node for node in ast.walk(ast.parse(text.strip())) if isinstance(node, ast.AugAssign))
+        sums = (node for node in ast.walk(parse(text.strip())) if isinstance(node, ast.AugAssign))
         return any(isinstance(node.target, ast.Name) and isinstance(node.value, ast.BinOp) for node in sums)
     return False
 

@@ -26,6 +26,7 @@ KEPT = 4096  # most numbers of a row that are kept for that
 PIECE = 24  # rows of a matrix that are a piece of it: whole tiles of a product, whatever the machine's registers
 HALF = 8  # rows of the smallest call: half a vector
 ALONE = 1  # row of a block whose lanes are a value's numbers
+SEQUENCES = 8  # rows of a call at most for which such blocks take less time: with 16, both take the same
 FIRST_MEMORY = 1 << 16  # bytes of the first cache, and a little more
 MEMORY = 1 << 20  # bytes of the second cache
 VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it
@@ -154,6 +155,15 @@ class Plan:
     def half(self) -> bool:
         """True if calls have HALF rows at most."""
         return self.block == HALF
+
+
+def block_of_sequences(rows: int, length: int) -> int:
+    """The number to give plan() as `block`, for a loss of so many rows in sequences of `length`: a sequence is a row of
+    the program, which has much work for each."""
+    sequences = rows // length
+    if length == 1 or sequences > VECTOR:
+        return 0
+    return ALONE if sequences <= SEQUENCES else VECTOR
 
 
 def block_for(rows: int) -> int:

@@ -10,6 +10,7 @@ from headrace.kernels.rows.order import in_little_memory
 from headrace.kernels.rows.residence import divided
 from headrace.kernels.rows.row_plan import (
     ALONE,
+    HALF,
     MEMORY,
     PIECE,
     Packed,
@@ -35,7 +36,7 @@ def plan(program: Program, vectors: bool = True, by_weights: bool = False, split
     block, see block_for(); 0 where rows_of_block() chooses.
     """
     found = _Planner(program, vectors, by_weights, split and block != ALONE, block == ALONE).plan()
-    found.block = block if block == ALONE or not found.accumulators else 0
+    found.block = 0 if block == HALF and found.accumulators else block
     return found
 
 

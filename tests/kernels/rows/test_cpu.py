@@ -9,7 +9,7 @@ from headrace.kernels.rows import row_plan
 from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.floors import floors
 from headrace.kernels.rows.narrow import narrowed
-from headrace.kernels.rows.row_plan import block_for, outer_form, rows_of_block
+from headrace.kernels.rows.row_plan import block_for, block_of_sequences, outer_form, rows_of_block
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input, Output, Program, View, whole
 from headrace.kernels.rows.row_schedule import plan
 from headrace.kernels.rows.targets.cpu_program import parts_of
@@ -170,6 +170,13 @@ def test_blocks_for_few_rows_have_the_same_bits(rows: int) -> None:
     part = [column[20 : 20 + rows] for column in given[0]], given[1]
     for name, numbers_of in run(few, *part).items():
         np.testing.assert_array_equal(numbers_of, expected[name][20 : 20 + rows])
+
+
+def test_blocks_of_losses_of_sequences_have_no_more_lanes_than_there_are_sequences() -> None:
+    blocks = [block_of_sequences(16 * sequences, 16) for sequences in (1, 8, 9, 16, 17)]
+    assert blocks == [1, 1, 16, 16, 0] and block_of_sequences(4, 1) == 0
+    lanes = [plan(network(Builder()), block=block).lanes for block in blocks]
+    assert lanes == [1, 1, 16, 16, 32]
 
 
 def test_products_with_leading_axes_and_of_views() -> None:
