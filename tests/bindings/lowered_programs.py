@@ -197,7 +197,7 @@ def _noting(known: Entries) -> Iterator[list[Asked]]:
 
     def all_noted(objectives: Any, networks: Any, rows: Any, config: Any, reduce: Any = None) -> Any:
         for objective in objectives:
-            compiled_objectives._of(objective, networks.policy.sequence_length).find((networks, rows, config))
+            compiled_objectives._of(objective, networks.policy.sequence_length, config).find((networks, rows, config))
             _, more = loss_and_metrics(objective.loss(networks, rows, config))
             rows = rows | {name: x.detach() for name, x in more.items() if x.dim()}
         raise _Noted
