@@ -276,7 +276,10 @@ def _exact_convolutions() -> Iterator[None]:
 @_exact_convolutions()
 def reference(graph: Graph, policy: Any, observation: Any, state: Tensor | None) -> tuple[Outputs, Tensor | None]:
     """Compute the policy's own outputs, actions with predict() and others with its modules, and the next state."""
-    action, _ = policy.predict(observation, state)
+    whole = state  # with the state of exploration, which no exported output needs
+    if state is not None:
+        whole = torch.nn.functional.pad(state, (0, policy.state_width - state.shape[1]))
+    action, _ = policy.predict(observation, whole)
     batch, _ = to_batch(policy.observation_space, observation, torch.device("cpu"))
     if graph.traced:
         name, found = traced.scores(policy, batch)

@@ -100,7 +100,9 @@ def test_rainbow_is_compiled_and_equals_plain_torch():
             while trainer.algorithm.updates < 4:
                 trainer.iterate()
             algorithm = trainer.algorithm
-            assert why_not(algorithm.objectives()[0], 32) is None and isinstance(algorithm.replay, PrioritizedReplay)
+            assert why_not(algorithm.objectives()[0], 32, 1, algorithm.config) is None and isinstance(
+                algorithm.replay, PrioritizedReplay
+            )
             tree = algorithm.replay.tree.float()
             ends.append(torch.cat((algorithm.optimizer.flat, algorithm.buffers["target"], tree)))
             assert algorithm.policy.exploration.item() == 0  # noise alone explores

@@ -189,7 +189,7 @@ def test_learning_is_compiled_and_equals_plain_torch(kind):
         given = batches(4, ACTS if kind == "box" else CHOICES, algorithm.num_draws())
         with fused.plain_only(plain):
             algorithm.learn(*given)
-        assert why_not(algorithm.objectives()[0], ROWS) is None
+        assert why_not(algorithm.objectives()[0], ROWS, 1, algorithm.config) is None
         ends.append(torch.cat([x.flatten() for x in (*algorithm.policy.parameters(), *algorithm.buffers.values())]))
     assert torch.allclose(*ends, atol=1e-4) and not torch.equal(*ends)
 

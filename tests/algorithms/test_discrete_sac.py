@@ -130,7 +130,10 @@ def test_learning_is_compiled_and_equals_plain_torch():
             while trainer.algorithm.updates < 4:
                 trainer.iterate()
             algorithm = trainer.algorithm
-            assert why_not(algorithm.objectives()[0], 32) is None and algorithm.policy.exploration.item() == 0
+            assert (
+                why_not(algorithm.objectives()[0], 32, 1, algorithm.config) is None
+                and algorithm.policy.exploration.item() == 0
+            )
             flat = [algorithm.optimizers[name].flat for name in ("actor", "critics", "temperature")]
             ends.append(torch.cat((*flat, algorithm.buffers["target"])))
             trainer.close()

@@ -158,7 +158,7 @@ def test_rollouts_of_images_are_those_of_atari(total, steps):
     [
         (Images, {}, (8, 128, 4, 256, 2.5e-4)),
         (Images, {"epochs": 3, "learning_rate": 1e-3}, (8, 128, 3, 256, 1e-3)),
-        (Images, {"num_envs": 32}, (32, 32, 2, 256, 2.5e-4)),  # as docs/scaling.md has it, from those of 8
+        (Images, {"num_envs": 32}, (32, 32, 4, 256, 2.5e-4)),  # as docs/scaling.md has it, from those of 8
         (Images, {"registered": False}, (64, 128, 4, 256, 3e-4)),
         (SmallImages, {}, (8, 256, 10, 64, 3e-4)),
         (Drifting, {}, (8, 256, 10, 64, 3e-4)),

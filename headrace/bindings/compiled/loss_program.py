@@ -331,10 +331,12 @@ def made(
     from headrace.kernels.rows.row_schedule import plan
     from headrace.kernels.rows.targets import cpu_program
 
-    planned = plan(program, not loss_conditions.on_gpu(device), by_weights, split, block)
+    on_gpu = loss_conditions.on_gpu(device)
+    block = 0 if on_gpu else block  # of lanes, which a GPU's threads are not
+    planned = plan(program, not on_gpu, by_weights, split, block)
     if by_weights and planned.kept > KEPT and block != ALONE:
         planned = plan(program, split=split, block=block)
-    if loss_conditions.on_gpu(device):
+    if on_gpu:
         return planned, gpu_program.compiled(planned, dtypes, rows, device)
     return planned, cpu_program.compiled(planned, dtypes)
 
