@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 
@@ -11,3 +12,13 @@ def replace_table(program: str, text: str, page: Path) -> None:
     before, rest = page.read_text().split(begin)
     page.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}")
     print(text)
+
+
+def print_table(description: str | None, program: str, text: str, page: Path) -> None:
+    """Print the table of a program, or with --write put it into its page."""
+    flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--write", action="store_true", help=f"replace the table in docs/{page.name}")
+    if flags.parse_args().write:
+        replace_table(program, text, page)
+    else:
+        print(text)

@@ -6,14 +6,13 @@ and to what was measured: a table of docs/gpu.md.
 
 from __future__ import annotations
 
-import argparse
 from itertools import pairwise
 from typing import NamedTuple
 
 from benchmarks.speed.gpu_expected import FLOAT32, MEMORY, PAGE, TF32, work_of
 from benchmarks.speed.gpu_losses import CASES
 from benchmarks.speed.gpu_measures import LARGE
-from benchmarks.tables import replace_table
+from benchmarks.tables import print_table
 from headrace import envs
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
@@ -90,11 +89,7 @@ def table() -> str:
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--write", action="store_true", help="replace the table in docs/gpu.md")
-    if flags.parse_args().write:
-        replace_table("speed/gpu_aims", table(), PAGE)
-    print(table())
+    print_table(__doc__, "speed/gpu_aims", table(), PAGE)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ writing, next to what was measured: the table of docs/gpu.md.
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from torch import nn
 
 from benchmarks.common import HERE, ROOT
 from benchmarks.speed.gpu_losses import CASES
-from benchmarks.tables import replace_table
+from benchmarks.tables import print_table
 from headrace.kernels.rows.gpu.gpu_gradients import LARGE, LARGEST_SIDE
 
 # of an H100 SXM, by its data sheet; an H200's differ in its memory's 4.8e12
@@ -70,11 +69,7 @@ def table() -> str:
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--write", action="store_true", help="replace the table in docs/gpu.md")
-    if flags.parse_args().write:
-        replace_table("speed/gpu_expected", table(), PAGE)
-    print(table())
+    print_table(__doc__, "speed/gpu_expected", table(), PAGE)
 
 
 if __name__ == "__main__":
