@@ -66,12 +66,9 @@ HARMLESS = {  # values of policy_kwargs without effect
     **{"batch_norm": True, "batch_norm_momentum": 0.01, "batch_norm_eps": 0.001, "lstm_kwargs": None},
     **{"share_features_extractor": True, "features_extractor_kwargs": None},
 }
-KNOWN = (
-    "net_arch activation_fn ortho_init log_std_init use_expln optimizer_class optimizer_kwargs n_critics n_quantiles"
-)
-KNOWN += (
-    " renorm_warmup_steps lstm_hidden_size shared_lstm enable_critic_lstm features_extractor_class normalize_images"
-)
+KNOWN = {"net_arch", "activation_fn", "ortho_init", "log_std_init", "use_expln", "optimizer_class", "optimizer_kwargs"}
+KNOWN |= {"n_critics", "n_quantiles", "renorm_warmup_steps", "lstm_hidden_size", "shared_lstm", "enable_critic_lstm"}
+KNOWN |= {"features_extractor_class", "normalize_images"}  # names of policy_kwargs, for what was mistyped
 CRITICS = {"sac": 2, "td3": 2, "ddpg": 1, "crossq": 2}  # number of critics, which n_critics must not change
 
 
@@ -327,7 +324,7 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
     harmless = {"normalize_images": True, "use_sde": given.get("use_sde", False), **HARMLESS}
     for key, value in kwargs.items():
         if key not in harmless or value != harmless[key]:
-            known = {*harmless, *KNOWN.split()}
+            known = {*harmless, *KNOWN}
             hint = "" if key in known else did_you_mean(key, known)
             text = f"{key}={shown(value, 60)}, which has no counterpart"
             raise ValueError(f"policy_kwargs has {text}: leave it out{hint}")

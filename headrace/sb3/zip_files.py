@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
 import zipfile
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from gymnasium.spaces import Box, Space
 from torch import nn, optim
 
 from headrace.algorithms.base import Algorithm, algorithm_classes
+from headrace.core.terminal import tell
 from headrace.core.text import shown
 from headrace.core.types import Json
 from headrace.core.writing import replacing
@@ -282,7 +282,7 @@ def say_once(line: str, said: set[str]) -> None:
     """Print a line to standard error, unless it is in `said`."""
     if line not in said:
         said.add(line)
-        print(line, file=sys.stderr)
+        tell(line)
 
 
 def _named(value: Any) -> Json:
